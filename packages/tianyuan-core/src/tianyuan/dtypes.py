@@ -1,0 +1,157 @@
+"""Names, codes and promotion of dtypes: one table that every room and the C ABI share."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from .errors import DTypeError
+
+DType = np.dtype
+
+# Position is the code of the C ABI (enum ty_dtype).
+NAMES = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+    "float16", "bfloat16", "float32", "float64",
+)  # fmt: skip
+CODES = {name: code for code, name in enumerate(NAMES)}
+
+_BOOL, _INTEGER, _FLOAT = 0, 1, 2
+
+
+@lru_cache(maxsize=None)
+def _bfloat16() -> DType:
+    import ml_dtypes
+
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+@lru_cache(maxsize=None)
+def _by_name(name: str) -> DType:
+    if name == "bfloat16":
+        return _bfloat16()
+    if name in CODES:
+        return np.dtype(name)
+    raise DTypeError(f"dtype: unknown name, got {name!r}, expected one of {', '.join(NAMES)}")
+
+
+def as_dtype(dtype: Any) -> DType:
+    """Turn a dtype-like into a supported dtype.
+
+    ``float`` and ``int`` mean float32 and int32, as in MegEngine.
+
+    Raises:
+        DTypeError: where the dtype is not one that Tianyuan supports.
+    """
+    if isinstance(dtype, np.dtype):
+        if dtype.name in CODES and dtype.isnative:
+            return dtype
+        raise DTypeError(
+            f"dtype: not supported, got {dtype!r}, expected one of {', '.join(NAMES)} "
+            "in native byte order"
+        )
+    if dtype is float:
+        return _by_name("float32")
+    if dtype is int:
+        return _by_name("int32")
+    if isinstance(dtype, str):
+        return _by_name(dtype)
+    try:
+        found = np.dtype(dtype)
+    except TypeError:
+        raise DTypeError(f"dtype: not a dtype, got {dtype!r}") from None
+    return as_dtype(found)
+
+
+def is_float(dtype: DType) -> bool:
+    """Tell whether a dtype is a floating type (bfloat16 included)."""
+    return dtype.kind == "f" or dtype.name == "bfloat16"
+
+
+def is_integer(dtype: DType) -> bool:
+    """Tell whether a dtype is a signed or unsigned integer type."""
+    return dtype.kind in "iu"
+
+
+def is_bool(dtype: DType) -> bool:
+    """Tell whether a dtype is bool."""
+    return dtype.kind == "b"
+
+
+def category(dtype: DType) -> int:
+    """Return 0 for bool, 1 for integers, 2 for floats: the order of promotion."""
+    if dtype.kind == "b":
+        return _BOOL
+    return _INTEGER if dtype.kind in "iu" else _FLOAT
+
+
+@lru_cache(maxsize=1024)
+def promote(*dtypes: DType) -> DType:
+    """Return the dtype that values of these dtypes meet in.
+
+    By category (bool < integer < float): an integer with a float gives that float; within a
+    category the wider wins; float16 with bfloat16 gives float32; a signed with an unsigned
+    integer gives the signed type that holds both (int64 with uint64 stays int64).
+    """
+    result = dtypes[0]
+    for other in dtypes[1:]:
+        result = _promote_two(result, other)
+    return result
+
+
+def _promote_two(a: DType, b: DType) -> DType:
+    if a == b:
+        return a
+    ca, cb = category(a), category(b)
+    if ca != cb:
+        return a if ca > cb else b
+    if ca == _FLOAT:
+        if a.itemsize == b.itemsize:
+            return _by_name("float32")
+        return a if a.itemsize > b.itemsize else b
+    mixed = np.promote_types(a, b)
+    return _by_name("int64") if mixed.kind == "f" else mixed
+
+
+@lru_cache(maxsize=1024)
+def promote_scalar(dtype: DType, scalar: type) -> DType:
+    """Return the dtype in which a value meets a Python scalar, which is weak.
+
+    A scalar changes the dtype only where its category is higher: an integer value with a Python
+    float becomes float32, a bool value with a Python int int32.
+    """
+    want = {bool: _BOOL, int: _INTEGER, float: _FLOAT}[scalar]
+    if want <= category(dtype):
+        return dtype
+    return _by_name("float32" if want == _FLOAT else "int32")
+
+
+def ingest(data: Any, dtype: Any = None) -> np.ndarray:
+    """Turn user data into a C-contiguous array of a supported dtype.
+
+    Without ``dtype``, float64 arrives as float32 and int64 as int32, as MegEngine users expect.
+
+    Raises:
+        DTypeError: where the data is not numeric, or an int64 value does not fit int32.
+    """
+    array = np.asarray(data)
+    if dtype is not None:
+        want = as_dtype(dtype)
+        if array.dtype.kind not in "biuf" and array.dtype.name not in CODES:
+            raise DTypeError(f"tensor: data is not numeric, got {array.dtype}")
+        return np.array(array, dtype=want, order="C", copy=True, ndmin=0)
+    if array.dtype == np.float64 or array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        return np.array(array, dtype=np.float32, order="C")
+    if array.dtype == np.int64 and not (isinstance(data, np.generic) and data.dtype != np.int64):
+        if array.size and (array.max() > 2**31 - 1 or array.min() < -(2**31)):
+            raise DTypeError(
+                "tensor: int64 data arrives as int32 and a value does not fit, got "
+                f"{int(array.max() if array.max() > 2**31 - 1 else array.min())}, "
+                "expected dtype='int64' to keep it"
+            )
+        return np.array(array, dtype=np.int32, order="C")
+    if array.dtype.name not in CODES:
+        raise DTypeError(f"tensor: data has an unsupported dtype, got {array.dtype}")
+    return np.array(array, dtype=array.dtype.newbyteorder("="), order="C", copy=True)

@@ -1,0 +1,54 @@
+"""Every error that Tianyuan raises on purpose, so that a caller can tell them apart.
+
+A message reads ``op: what is wrong, got …, expected …``.
+"""
+
+from __future__ import annotations
+
+
+class TianyuanError(Exception):
+    """Base of all errors below."""
+
+
+class ShapeError(TianyuanError, ValueError):
+    """Raise where shapes do not fit an op."""
+
+
+class DTypeError(TianyuanError, TypeError):
+    """Raise where dtypes do not fit an op."""
+
+
+class AttrError(TianyuanError, ValueError):
+    """Raise where an op's attribute has a value that it cannot have."""
+
+
+class DeviceError(TianyuanError, RuntimeError):
+    """Raise where a device is unknown, absent or lacks an op."""
+
+
+class BackendError(TianyuanError, RuntimeError):
+    """Raise where a backend that was asked for by name cannot serve."""
+
+
+class PluginError(TianyuanError, RuntimeError):
+    """Raise where a plugin is broken, clashes or is too new."""
+
+
+class KernelError(TianyuanError, RuntimeError):
+    """Raise where a kernel reports failure or no kernel supports a call."""
+
+
+class TraceError(TianyuanError, RuntimeError):
+    """Raise where a traced function does what a graph cannot hold."""
+
+
+class GraphError(TianyuanError, RuntimeError):
+    """Raise where a graph breaks the validity rules."""
+
+
+class ModelFormatError(TianyuanError, ValueError):
+    """Raise where a model file is damaged, hostile or of an unknown version."""
+
+
+class GradError(TianyuanError, RuntimeError):
+    """Raise where a gradient is asked for that does not exist."""

@@ -1,0 +1,159 @@
+"""What a backend attaches to ops from outside: kernels and layouts, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from . import shapes
+from .op import Op, Specs
+
+PLAIN = "plain"  # C-contiguous over the logical shape
+SAME = "same"  # any one layout, shared by all inputs and outputs of the full shape
+
+
+@dataclass(frozen=True)
+class Call:
+    """All that a kernel may know when it is asked whether it serves: never data."""
+
+    op: Op
+    inputs: Specs
+    outputs: Specs
+    attrs: Any
+    threads: int = 1
+
+    @cached_property
+    def key(self) -> tuple[Any, ...]:
+        """Return a hashable identity of everything that selection depends on in this call."""
+        return (self.op.name, self.inputs, self.attrs, self.threads)
+
+
+@dataclass(frozen=True)
+class Layouts:
+    """Layout names by input and by output; the last entry stands for all that follow.
+
+    Use ``Layouts(("nchw16c", "oihw16i16o", "plain", "nchw16c"), ("nchw16c",))``, or
+    ``Layouts((SAME,), (SAME,))`` for a kernel that walks memory flat.
+    """
+
+    inputs: tuple[str, ...] = (PLAIN,)
+    outputs: tuple[str, ...] = (PLAIN,)
+
+    def of_input(self, index: int) -> str:
+        return self.inputs[min(index, len(self.inputs) - 1)]
+
+    def of_output(self, index: int) -> str:
+        return self.outputs[min(index, len(self.outputs) - 1)]
+
+
+def _no_reason(call: Call) -> str | None:
+    return None
+
+
+def _no_workspace(call: Call) -> int:
+    return 0
+
+
+def bytes_cost(call: Call, bytes_per_second: float = 1e9) -> float:
+    """Estimate seconds for a kernel that is bound by the memory it touches."""
+    return sum(spec.nbytes for spec in (*call.inputs, *call.outputs)) / bytes_per_second
+
+
+PythonRun = Callable[
+    [Any, Sequence[np.ndarray], Sequence[np.ndarray], Any, "np.ndarray | None"], None
+]
+
+
+@dataclass(frozen=True)
+class CFunction:
+    """The address of a ``ty_run``, and whatever must stay alive for it."""
+
+    address: int
+    owner: Any = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """One way to run one op.
+
+    Attributes:
+        name: ``family_types__isa_variant``, as in ``conv2d_f32__avx512_direct``.
+        op: name of the op.
+        run: ``run(ctx, inputs, outputs, attrs, workspace)`` on arrays, writing into ``outputs``;
+            or a C function of the ABI.
+        dtypes: accepted dtypes by input, the last standing for all that follow: a name, names
+            joined by ``|``, or ``*``. None accepts all.
+        layouts: what physical form inputs and outputs have.
+        isa: instruction set that it needs: ``any``, ``avx2``, ``avx512`` …
+        supports: returns None, or the reason why it refuses the call.
+        cost: estimated seconds, without repacking around it.
+        workspace: bytes of scratch memory that ``run`` needs, 64-byte aligned.
+        inplace: pairs (output, input) that may share memory when shape and dtype agree.
+        reproducible: whether the result depends neither on thread count nor on batch.
+        is_reference: set for references only, which are the last resort.
+        backend: filled in by the registry: which plugin brought it.
+    """
+
+    name: str
+    op: str
+    run: PythonRun | CFunction
+    dtypes: tuple[str, ...] | None = None
+    layouts: Layouts = Layouts()
+    isa: str = "any"
+    supports: Callable[[Call], str | None] = _no_reason
+    cost: Callable[[Call], float] = bytes_cost
+    workspace: Callable[[Call], int] = _no_workspace
+    inplace: tuple[tuple[int, int], ...] = ()
+    reproducible: bool = True
+    is_reference: bool = False
+    backend: str = ""
+
+    @property
+    def is_native(self) -> bool:
+        return isinstance(self.run, CFunction)
+
+    def __repr__(self) -> str:
+        return f"Kernel({self.name})"
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """A named physical form of values.
+
+    Attributes:
+        name: ``nchw16c``, ``oihw16i16o`` …
+        ndim: rank of the logical values it applies to.
+        extents: gives the physical shape for a logical one.
+        pack: array of the logical shape -> C-contiguous array of the physical shape.
+        unpack: (physical array, logical shape) -> array of the logical shape.
+        padding: what lanes beyond the logical shape hold: ``zero`` or ``undefined``.
+    """
+
+    name: str
+    ndim: int
+    extents: Callable[[shapes.Shape], shapes.Shape]
+    pack: Callable[[np.ndarray], np.ndarray]
+    unpack: Callable[[np.ndarray, shapes.Shape], np.ndarray]
+    padding: str = "zero"
+
+
+@dataclass(frozen=True)
+class DeviceSpec:
+    """A kind of device that a backend serves.
+
+    Attributes:
+        kind: ``cpu``, ``cuda`` …
+        count: how many there are; touches hardware only when called.
+        is_host: whether its tensors are numpy arrays.
+        to_device, to_host: copies between numpy arrays and the device's own storage.
+    """
+
+    kind: str
+    count: Callable[[], int] = lambda: 1
+    is_host: bool = True
+    to_device: Callable[[np.ndarray, str], Any] | None = None
+    to_host: Callable[[Any], np.ndarray] | None = None

@@ -1,0 +1,174 @@
+"""Declare an op once: its attributes, inference, reference, gradient and decomposition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import shapes
+from .errors import AttrError, DTypeError, ShapeError
+
+if TYPE_CHECKING:
+    from .imperative.tensor import Tensor
+
+# Field types that an attrs class may use; abi.py maps each to C.
+Ints = tuple[int, ...]
+Floats = tuple[float, ...]
+DTypeName = str
+
+
+@dataclass(frozen=True)
+class QuantParams:
+    """Scale and zero point of a quantised value, per tensor (axis -1) or per channel."""
+
+    scales: Floats
+    zero_points: Ints
+    axis: int = -1
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """What inference knows of a value: logical shape, dtype, device, quantisation parameters."""
+
+    shape: shapes.Shape
+    dtype: np.dtype
+    device: str = "cpu"
+    quant: QuantParams | None = None
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return shapes.volume(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    def with_shape(self, shape: Sequence[int]) -> TensorSpec:
+        """Return this spec with another shape, without quantisation parameters."""
+        return TensorSpec(tuple(shape), self.dtype, self.device)
+
+    def with_dtype(self, dtype: np.dtype) -> TensorSpec:
+        """Return this spec with another dtype, without quantisation parameters."""
+        return TensorSpec(self.shape, dtype, self.device)
+
+    def specialise(self, sizes: dict[str, int]) -> TensorSpec:
+        """Return this spec with concrete sizes in place of symbols."""
+        return replace(self, shape=shapes.specialise(self.shape, sizes))
+
+    def __str__(self) -> str:
+        text = f"{self.dtype.name}{shapes.format_shape(self.shape)}"
+        return text if self.device == "cpu" else f"{text}@{self.device}"
+
+
+@dataclass(frozen=True)
+class NoAttrs:
+    """The attributes of an op that has none."""
+
+
+Specs = tuple[TensorSpec, ...]
+Infer = Callable[[Specs, Any], Specs]
+Reference = Callable[[Sequence[np.ndarray], Any], Sequence[np.ndarray]]
+
+
+@dataclass(frozen=True)
+class GradContext:
+    """What a gradient may use: the call's inputs, outputs and attributes, and which it needs."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    attrs: Any
+    needs: tuple[bool, ...]
+
+
+# Takes the context and one gradient per output (None where it is zero); returns one per input.
+Grad = Callable[[GradContext, "tuple[Tensor | None, ...]"], "Sequence[Tensor | None]"]
+Decompose = Callable[["tuple[Tensor, ...]", Any], "Tensor | Sequence[Tensor]"]
+
+
+@dataclass(frozen=True, eq=False)
+class Op:
+    """One operator, shared by the imperative and the graph runtime.
+
+    Attributes:
+        name: what users, kernels and model files call it.
+        infer: gives the outputs' specs from the inputs' specs and the attrs; never sees layouts.
+        reference: the slow oracle on numpy arrays; None where ``decompose`` gives it.
+        grad: the gradient, written in ops; None means not differentiable.
+        decompose: the op as a function in terms of other ops; gives reference and gradient.
+        attrs: frozen dataclass of its attributes, of the field types that abi.py knows.
+        n_inputs: count of inputs, or (least, most); most -1 means any number.
+        version: raised when the meaning of attrs or outputs changes.
+        pure: False for an effect, which passes must neither drop, merge nor reorder.
+        family: ``elementwise``, ``reduction``, ``movement`` …: what passes go by.
+    """
+
+    name: str
+    infer: Infer
+    reference: Reference | None = None
+    grad: Grad | None = None
+    decompose: Decompose | None = None
+    attrs: type = NoAttrs
+    n_inputs: int | tuple[int, int] = 1
+    version: int = 1
+    pure: bool = True
+    family: str = ""
+    differentiable: bool = True
+
+    def __repr__(self) -> str:
+        return f"Op({self.name})"
+
+    def __call__(self, *operands: Any, **attrs: Any) -> Any:
+        """Apply the op in whatever runtime the operands belong to.
+
+        Returns the output, or a tuple where the op has several.
+        """
+        return operands[0]._apply(self, operands, self.attrs(**attrs))
+
+    def check_count(self, count: int) -> None:
+        """Raise AttrError where the number of inputs is not one that the op takes."""
+        least, most = self.n_inputs if isinstance(self.n_inputs, tuple) else (self.n_inputs,) * 2
+        if count < least or (most >= 0 and count > most):
+            raise AttrError(
+                f"{self.name}: wrong number of inputs, got {count}, expected "
+                f"{least if least == most else f'{least} to {most if most >= 0 else chr(8734)}'}"
+            )
+
+
+# The helpers below are how ops phrase their checks, so that every message has the same form.
+
+
+def expect_rank(op: str, spec: TensorSpec, rank: int, what: str = "input") -> None:
+    """Raise ShapeError unless a spec has the rank."""
+    if spec.ndim != rank:
+        raise ShapeError(
+            f"{op}: {what} has the wrong rank, got shape {shapes.format_shape(spec.shape)}, "
+            f"expected {rank} dimensions"
+        )
+
+
+def expect_float(op: str, spec: TensorSpec, what: str = "input") -> None:
+    """Raise DTypeError unless a spec has a floating dtype."""
+    from .dtypes import is_float
+
+    if not is_float(spec.dtype):
+        raise DTypeError(f"{op}: {what} must be floating, got {spec.dtype.name}")
+
+
+def expect_integer(op: str, spec: TensorSpec, what: str = "input") -> None:
+    """Raise DTypeError unless a spec has an integer dtype."""
+    if spec.dtype.kind not in "iu":
+        raise DTypeError(f"{op}: {what} must be an integer, got {spec.dtype.name}")
+
+
+def expect_same_dtype(op: str, specs: Sequence[TensorSpec]) -> None:
+    """Raise DTypeError unless all specs have one dtype."""
+    if any(spec.dtype != specs[0].dtype for spec in specs[1:]):
+        got = ", ".join(spec.dtype.name for spec in specs)
+        raise DTypeError(f"{op}: inputs must have one dtype, got {got}")

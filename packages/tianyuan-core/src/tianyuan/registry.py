@@ -1,0 +1,227 @@
+"""Hold ops, devices, layouts and kernels, and choose the kernel for a call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+
+from .device import device_kind
+from .dtypes import DType
+from .errors import BackendError, DeviceError, KernelError, PluginError
+from .kernel import Call, DeviceSpec, Kernel, Layout
+from .op import Op
+
+ISA_ORDER = ("any", "avx2", "avx512", "vnni", "amx")
+
+
+@dataclass
+class Backend:
+    """What one plugin brought for one kind of device."""
+
+    name: str
+    device: str
+    kernels: dict[str, list[Kernel]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A chosen kernel, and every kernel that was asked and refused, with its reason."""
+
+    kernel: Kernel
+    refusals: tuple[tuple[str, str], ...]
+
+
+_ops: dict[str, Op] = {}
+_layouts: dict[str, Layout] = {}
+_devices: dict[str, DeviceSpec] = {}
+_backends: dict[tuple[str, str], Backend] = {}
+_cache: dict[object, Selection] = {}
+generation = 0  # grows with every registration, so that caches notice
+
+_backend_choice: ContextVar[str | None] = ContextVar("backend_choice", default=None)
+
+
+def register_op(op: Op) -> Op:
+    """Make an op known by its name.
+
+    Raises:
+        PluginError: where another op has the name.
+    """
+    known = _ops.get(op.name)
+    if known is not None and known is not op:
+        raise PluginError(f"registry: two ops have one name, got {op.name!r}")
+    _ops[op.name] = op
+    return op
+
+
+def get_op(name: str) -> Op:
+    """Return the op of a name; raise KeyError where there is none."""
+    return _ops[name]
+
+
+def all_ops() -> tuple[Op, ...]:
+    """Return every registered op in the order of registration."""
+    return tuple(_ops.values())
+
+
+def register_layout(layout: Layout) -> None:
+    """Make a layout known; two plugins may bring the same name only with the same extents rule."""
+    _layouts.setdefault(layout.name, layout)
+
+
+def get_layout(name: str) -> Layout:
+    """Return the layout of a name; raise KeyError where there is none."""
+    return _layouts[name]
+
+
+def register_device(spec: DeviceSpec) -> None:
+    """Make a kind of device known."""
+    _devices.setdefault(spec.kind, spec)
+
+
+def get_device_spec(device: str) -> DeviceSpec:
+    """Return the spec of a device's kind.
+
+    Raises:
+        DeviceError: where no backend serves it.
+    """
+    spec = _devices.get(device_kind(device))
+    if spec is None:
+        raise DeviceError(
+            f"device: no backend serves it, got {device!r}, "
+            f"expected one of {', '.join(sorted(_devices))}"
+        )
+    return spec
+
+
+def register_kernels(backend: str, device: str, kernels: Iterable[Kernel]) -> None:
+    """Attach a backend's kernels for one kind of device, best first."""
+    global generation
+    found = _backends.setdefault((backend, device), Backend(backend, device))
+    for kernel in kernels:
+        found.kernels.setdefault(kernel.op, []).append(replace(kernel, backend=backend))
+    generation += 1
+    _cache.clear()
+
+
+def unregister(backend: str, ops: Iterable[str] = (), layouts: Iterable[str] = ()) -> None:
+    """Take back all that a backend brought."""
+    global generation
+    for key in [key for key in _backends if key[0] == backend]:
+        del _backends[key]
+    for name in ops:
+        _ops.pop(name, None)
+    for name in layouts:
+        _layouts.pop(name, None)
+    generation += 1
+    _cache.clear()
+
+
+def backends(device: str = "cpu") -> tuple[str, ...]:
+    """Return the names of the backends that serve a kind of device, first registered first."""
+    return tuple(name for name, kind in _backends if kind == device)
+
+
+def chosen_backend() -> str | None:
+    """Return the backend that ``use_backend`` or ``TIANYUAN_BACKEND`` narrows the choice to."""
+    return _backend_choice.get() or os.environ.get("TIANYUAN_BACKEND") or None
+
+
+@contextmanager
+def use_backend(name: str | None) -> Iterator[None]:
+    """Narrow kernel selection to one backend (references stay the last resort) inside a block."""
+    token = _backend_choice.set(name)
+    try:
+        yield
+    finally:
+        _backend_choice.reset(token)
+
+
+def candidates(op: str, device: str = "cpu", backend: str | None = None) -> list[Kernel]:
+    """Return all kernels of an op for a device, in the order of registration, references last.
+
+    Raises:
+        BackendError: where the backend asked for does not serve the device.
+    """
+    kind = device_kind(device)
+    if backend is not None and (backend, kind) not in _backends:
+        raise BackendError(
+            f"backend: not available for {kind}, got {backend!r}, "
+            f"expected one of {', '.join(backends(kind)) or 'none'}"
+        )
+    found: list[Kernel] = []
+    for (name, served), entry in _backends.items():
+        if served == kind and backend in (None, name):
+            found += entry.kernels.get(op, [])
+    if backend is not None:
+        found += [
+            kernel
+            for (name, served), entry in _backends.items()
+            if served == kind and name != backend
+            for kernel in entry.kernels.get(op, [])
+            if kernel.is_reference
+        ]
+    return sorted(found, key=lambda kernel: kernel.is_reference)
+
+
+def refusal(kernel: Kernel, call: Call, isa_cap: str | None = None) -> str | None:
+    """Return why a kernel cannot serve a call, or None where it can."""
+    if isa_cap and kernel.isa in ISA_ORDER and isa_cap in ISA_ORDER:
+        if ISA_ORDER.index(kernel.isa) > ISA_ORDER.index(isa_cap):
+            return f"needs {kernel.isa}, capped at {isa_cap}"
+    if kernel.dtypes is not None:
+        for index, spec in enumerate(call.inputs or call.outputs):
+            accepted = kernel.dtypes[min(index, len(kernel.dtypes) - 1)]
+            if not _accepts(accepted, spec.dtype):
+                return f"input {index} is {spec.dtype.name}, serves {accepted}"
+    return kernel.supports(call)
+
+
+def _accepts(accepted: str, dtype: DType) -> bool:
+    return accepted == "*" or dtype.name in accepted.split("|")
+
+
+def isa_cap() -> str | None:
+    """Return the instruction set named by ``TIANYUAN_ISA``, or None."""
+    return os.environ.get("TIANYUAN_ISA") or None
+
+
+def supporting(call: Call, device: str = "cpu") -> tuple[list[Kernel], list[tuple[str, str]]]:
+    """Return the kernels that serve a call, cheapest first, and the refusals of the others."""
+    cap, served, refused = isa_cap(), [], []
+    for kernel in candidates(call.op.name, device, chosen_backend()):
+        reason = refusal(kernel, call, cap)
+        if reason is None:
+            served.append(kernel)
+        else:
+            refused.append((kernel.name, reason))
+    served.sort(key=lambda kernel: (kernel.is_reference, kernel.cost(call)))
+    return served, refused
+
+
+def select(call: Call, device: str = "cpu", plain_only: bool = True) -> Selection:
+    """Choose the cheapest kernel that serves a call; ``plain_only`` leaves out blocked layouts.
+
+    Raises:
+        KernelError: where none serves it; the message names every refusal.
+    """
+    key = (call.key, device, chosen_backend(), isa_cap(), plain_only, generation)
+    found = _cache.get(key)
+    if found is None:
+        found = _cache[key] = _select(call, device, plain_only)
+    return found
+
+
+def _select(call: Call, device: str, plain_only: bool) -> Selection:
+    served, refused = supporting(call, device)
+    for kernel in served:
+        names = (*kernel.layouts.inputs, *kernel.layouts.outputs)
+        if not plain_only or all(name in ("plain", "same") for name in names):
+            return Selection(kernel, tuple(refused))
+        refused.append((kernel.name, f"works on layout {names[0]}"))
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in refused) or "no kernel is known"
+    inputs = ", ".join(map(str, call.inputs))
+    raise KernelError(f"{call.op.name}: no kernel serves ({inputs}) on {device}: {reasons}")

@@ -1,0 +1,261 @@
+"""Shapes: symbolic extents that behave as ints, and the arithmetic ops' inference needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from .errors import AttrError, ShapeError
+
+Shape = tuple[int, ...]
+Expr = Any  # a symbol's name, an int, or (operator, left, right)
+
+_OPERATORS: dict[str, Callable[[int, int], int]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
+    "max": max,
+    "min": min,
+}
+
+# Called with a Dim whose value decides a branch; set by a trace around the user's own code only.
+on_branch: Callable[[Dim], None] | None = None
+
+
+class Dim(int):
+    """An extent that remembers the symbol it came from.
+
+    It is an int with the value of the example at hand; arithmetic keeps the expression, so that a
+    graph traced at one size can be specialised to another. A comparison returns the example's
+    answer and tells the trace, which then fixes the size.
+    """
+
+    expr: Expr
+
+    def __new__(cls, value: int, expr: Expr) -> Dim:
+        self = super().__new__(cls, value)
+        self.expr = expr
+        return self
+
+    def __repr__(self) -> str:
+        return f"{format_expr(self.expr)}={int(self)}"
+
+    def __add__(self, other: Any) -> Any:
+        return _arith("+", self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return _arith("+", other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return _arith("-", self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return _arith("-", other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return _arith("*", self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return _arith("*", other, self)
+
+    def __floordiv__(self, other: Any) -> Any:
+        return _arith("//", self, other)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return _arith("//", other, self)
+
+    def __mod__(self, other: Any) -> Any:
+        return _arith("%", self, other)
+
+    def __rmod__(self, other: Any) -> Any:
+        return _arith("%", other, self)
+
+    def __neg__(self) -> Any:
+        return _arith("-", 0, self)
+
+    def __pos__(self) -> Any:
+        return self
+
+    def _told(self) -> int:
+        if on_branch is not None:
+            on_branch(self)
+        return int(self)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Dim) and other.expr == self.expr:
+            return int(self) == int(other)
+        return self._told() == other
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __lt__(self, other: int) -> bool:
+        return self._told() < int(other)
+
+    def __le__(self, other: int) -> bool:
+        return self._told() <= int(other)
+
+    def __gt__(self, other: int) -> bool:
+        return self._told() > int(other)
+
+    def __ge__(self, other: int) -> bool:
+        return self._told() >= int(other)
+
+    def __bool__(self) -> bool:
+        return self._told() != 0
+
+    def __hash__(self) -> int:
+        return hash(int(self))
+
+    def __reduce__(self) -> Any:
+        return Dim, (int(self), self.expr)
+
+
+def _arith(operator: str, left: Any, right: Any) -> Any:
+    if not isinstance(left, int) or not isinstance(right, int):
+        return NotImplemented
+    value = _OPERATORS[operator](int(left), int(right))
+    return Dim(value, _simplify(operator, expr_of(left), expr_of(right)))
+
+
+def _simplify(operator: str, left: Expr, right: Expr) -> Expr:
+    if isinstance(left, int) and isinstance(right, int):
+        return _OPERATORS[operator](left, right)
+    if operator == "+" and left == 0:
+        return right
+    if operator in "+-" and right == 0:
+        return left
+    if operator == "*" and left == 1:
+        return right
+    if operator in ("*", "//") and right == 1:
+        return left
+    if operator == "//" and isinstance(left, tuple) and left[0] == "*" and left[2] == right:
+        return left[1]
+    if operator == "//" and isinstance(left, tuple) and left[0] == "*" and left[1] == right:
+        return left[2]
+    return (operator, left, right)
+
+
+def expr_of(value: int) -> Expr:
+    """Return the symbolic expression of an extent: its own, or the plain int."""
+    return value.expr if isinstance(value, Dim) else int(value)
+
+
+def format_expr(expr: Expr) -> str:
+    """Write an expression for people."""
+    if isinstance(expr, tuple):
+        operator, left, right = expr
+        if operator in ("max", "min"):
+            return f"{operator}({format_expr(left)}, {format_expr(right)})"
+        return f"({format_expr(left)} {operator} {format_expr(right)})"
+    return str(expr)
+
+
+def evaluate_expr(expr: Expr, sizes: Mapping[str, int]) -> int:
+    """Compute an expression for concrete sizes of its symbols.
+
+    Raises:
+        ShapeError: where a symbol has no size or the expression is malformed.
+    """
+    if isinstance(expr, bool):
+        raise ShapeError(f"shape: malformed expression, got {expr!r}")
+    if isinstance(expr, int):
+        return expr
+    if isinstance(expr, str):
+        if expr not in sizes:
+            raise ShapeError(f"shape: no size for the dynamic dimension {expr!r}")
+        return sizes[expr]
+    if isinstance(expr, (tuple, list)) and len(expr) == 3 and expr[0] in _OPERATORS:
+        left, right = evaluate_expr(expr[1], sizes), evaluate_expr(expr[2], sizes)
+        if expr[0] in ("//", "%") and right == 0:
+            raise ShapeError(f"shape: division by zero in {format_expr(tuple(expr))}")
+        return _OPERATORS[expr[0]](left, right)
+    raise ShapeError(f"shape: malformed expression, got {expr!r}")
+
+
+def specialise(value: Any, sizes: Mapping[str, int]) -> Any:
+    """Replace every Dim inside an extent or a (nested) tuple by its int for concrete sizes."""
+    if isinstance(value, Dim):
+        return evaluate_expr(value.expr, sizes)
+    if isinstance(value, tuple):
+        return tuple(specialise(item, sizes) for item in value)
+    return value
+
+
+def symbols_of(value: Any) -> set[str]:
+    """Return the names of the symbols inside an extent, an expression or a (nested) tuple."""
+    if isinstance(value, Dim):
+        value = value.expr
+    if isinstance(value, str):
+        return {value}
+    if isinstance(value, tuple):
+        items = value[1:] if value and value[0] in _OPERATORS else value
+        return set().union(*(symbols_of(item) for item in items)) if items else set()
+    return set()
+
+
+def volume(shape: Iterable[int]) -> int:
+    """Return the number of elements of a shape (1 for a scalar)."""
+    return math.prod(shape)
+
+
+def broadcast(op: str, *shapes: Shape) -> Shape:
+    """Return the shape that numpy's broadcasting gives.
+
+    Raises:
+        ShapeError: where two extents differ and neither is 1.
+    """
+    rank = max(map(len, shapes))
+    result: list[int] = []
+    for position in range(rank):
+        extent: int = 1
+        for shape in shapes:
+            index = position - (rank - len(shape))
+            if index < 0 or int(shape[index]) == 1:
+                continue
+            if int(extent) == 1:
+                extent = shape[index]
+            elif int(extent) != int(shape[index]):
+                raise ShapeError(
+                    f"{op}: shapes do not broadcast, got {' and '.join(map(format_shape, shapes))}"
+                )
+        result.append(extent)
+    return tuple(result)
+
+
+def format_shape(shape: Sequence[int]) -> str:
+    """Write a shape for an error message."""
+    inner = ", ".join(format_expr(expr_of(n)) for n in shape)
+    return f"({inner},)" if len(shape) == 1 else f"({inner})"
+
+
+def normalize_axis(op: str, axis: int, rank: int) -> int:
+    """Return an axis counted from the front.
+
+    Raises:
+        AttrError: where it lies outside the rank.
+    """
+    if isinstance(axis, bool) or not hasattr(axis, "__index__"):
+        raise AttrError(f"{op}: axis must be an int, got {axis!r}")
+    axis = axis.__index__()
+    if not -rank <= axis < max(rank, 1) or (rank == 0 and axis not in (0, -1)):
+        raise AttrError(f"{op}: axis is out of range, got {axis}, expected -{rank} to {rank - 1}")
+    return axis + rank if axis < 0 else axis
+
+
+def normalize_axes(op: str, axis: int | Sequence[int] | None, rank: int) -> Shape:
+    """Return sorted axes counted from the front; None means all of them.
+
+    Raises:
+        AttrError: where one lies outside the rank or stands twice.
+    """
+    if axis is None:
+        return tuple(range(rank))
+    given = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
+    axes = sorted(normalize_axis(op, a, rank) for a in given)
+    if len(set(axes)) != len(axes):
+        raise AttrError(f"{op}: an axis stands twice, got {given}")
+    return tuple(axes)
