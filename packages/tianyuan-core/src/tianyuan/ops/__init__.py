@@ -1,0 +1,26 @@
+"""Hold the ops, one family per module; each op is declared once for both runtimes."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+
+from .. import registry
+from ..op import Op
+
+FAMILIES = (
+    "elementwise", "cast", "reduction", "matmul", "conv", "pool", "norm", "shape", "indexing",
+    "sorting", "creation", "random", "update", "fused",
+)  # fmt: skip
+
+
+def register_all() -> tuple[Op, ...]:
+    """Register every op of every family and return them."""
+    found: list[Op] = []
+    for family in FAMILIES:
+        if importlib.util.find_spec(f"{__name__}.{family}") is None:
+            continue
+        found += importlib.import_module(f"{__name__}.{family}").OPS
+    for op in found:
+        registry.register_op(op)
+    return tuple(found)

@@ -1,0 +1,219 @@
+"""Define the attributes that ops carry; field order is the order of the C structs of attrs.h.
+
+Axes are normalised (non-negative, sorted) by whoever builds the attributes; extents may be symbolic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..op import DTypeName, Floats, Ints
+
+
+@dataclass(frozen=True)
+class Cast:
+    """The dtype to convert to."""
+
+    dtype: DTypeName
+
+
+@dataclass(frozen=True)
+class Relayout:
+    """The names of the layouts between which a value is repacked."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """The axes to reduce, and whether they stay with extent 1."""
+
+    axes: Ints
+    keepdims: bool
+
+
+@dataclass(frozen=True)
+class ArgReduce:
+    """The axis to search, and whether it stays with extent 1."""
+
+    axis: int
+    keepdims: bool
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The axis that an op works along."""
+
+    axis: int
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The shape of the result."""
+
+    shape: Ints
+
+
+@dataclass(frozen=True)
+class Transpose:
+    """For each axis of the result, the axis of the input it comes from."""
+
+    perm: Ints
+
+
+@dataclass(frozen=True)
+class Pad:
+    """How many elements to add at each axis, and what they hold."""
+
+    before: Ints
+    after: Ints
+    mode: str
+    value: float
+
+
+@dataclass(frozen=True)
+class PadBackward:
+    """What ``pad`` added at each axis, and how it filled it."""
+
+    before: Ints
+    after: Ints
+    mode: str
+
+
+@dataclass(frozen=True)
+class Slice:
+    """First index, count and step at each axis."""
+
+    starts: Ints
+    sizes: Ints
+    steps: Ints
+
+
+@dataclass(frozen=True)
+class SliceBackward:
+    """The shape that was sliced, and first index and step at each axis."""
+
+    shape: Ints
+    starts: Ints
+    steps: Ints
+
+
+@dataclass(frozen=True)
+class SliceSet:
+    """The region that is replaced: first index, count and step at each axis."""
+
+    starts: Ints
+    sizes: Ints
+    steps: Ints
+
+
+@dataclass(frozen=True)
+class TakeBackward:
+    """The axis that ``take`` indexed, and its extent."""
+
+    axis: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Index:
+    """How many leading axes the index arrays address."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class OneHot:
+    """The number of classes, and the dtype of the result."""
+
+    depth: int
+    dtype: DTypeName
+
+
+@dataclass(frozen=True)
+class Sort:
+    """The axis to sort along, and the order."""
+
+    axis: int
+    descending: bool
+
+
+@dataclass(frozen=True)
+class TopK:
+    """How many elements to keep along an axis; the largest where descending."""
+
+    k: int
+    axis: int
+    descending: bool
+
+
+@dataclass(frozen=True)
+class Full:
+    """The shape, the value that every element has, and the dtype."""
+
+    shape: Ints
+    value: float
+    dtype: DTypeName
+
+
+@dataclass(frozen=True)
+class Arange:
+    """The first value, the difference between neighbours, their count and the dtype."""
+
+    start: float
+    step: float
+    count: int
+    dtype: DTypeName
+
+
+@dataclass(frozen=True)
+class Eye:
+    """The extents, which diagonal holds ones (0 the main one), and the dtype."""
+
+    rows: int
+    cols: int
+    k: int
+    dtype: DTypeName
+
+
+@dataclass(frozen=True)
+class RandomFill:
+    """The shape and dtype of the result, and how many Philox blocks to skip."""
+
+    shape: Ints
+    dtype: DTypeName
+    skip: int
+
+
+@dataclass(frozen=True)
+class SgdUpdate:
+    """Hyper-parameters of stochastic gradient descent that stay fixed during training."""
+
+    momentum: float
+    weight_decay: float
+    nesterov: bool
+
+
+@dataclass(frozen=True)
+class AdamUpdate:
+    """Hyper-parameters of Adam and AdamW that stay fixed during training."""
+
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    decoupled: bool
+
+
+@dataclass(frozen=True)
+class FusedElementwise:
+    """A straight-line program over registers, four ints per instruction.
+
+    Registers hold first the inputs, then the constants, then one result per instruction, which is
+    an opcode of ``ops/codes.py`` and three registers; ``outputs`` names those that are returned.
+    """
+
+    code: Ints
+    constants: Floats
+    outputs: Ints
