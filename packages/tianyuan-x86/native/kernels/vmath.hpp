@@ -1,0 +1,202 @@
+// Float32 functions on vectors. Polynomials are minimax fits over the reduced range; every function
+// states its error bound, and treats NaN, infinities, zeros and subnormals as numpy does.
+#pragma once
+
+#include "simd.hpp"
+
+extern "C" {
+float sinf(float);
+float cosf(float);
+float powf(float, float);
+float fmodf(float, float);
+}
+
+namespace TY_ISA {
+
+TY_INLINE vf vpoly(vf x, const float *c, int degree) {
+  vf sum = vset1(c[degree]);
+  for (int i = degree - 1; i >= 0; --i) sum = vfma(sum, x, vset1(c[i]));
+  return sum;
+}
+
+TY_INLINE vf vinf() { return vset1(__builtin_inff()); }
+TY_INLINE vf vnan() { return vset1(__builtin_nanf("")); }
+TY_INLINE vf vcopysign(vf magnitude, vf sign) {
+  return vor(vabs(magnitude), vand(vset1(-0.0f), sign));
+}
+TY_INLINE vm viszero(vf a) { return veq(a, vzero()); }
+
+// x = n ln2 + r with |r| <= ln2 / 2; returns (e^r - 1 - r) / r^2.
+TY_INLINE vf exp_reduce(vf x, vf *n, vf *r) {
+  static const float c[] = {0.5f,           0.166666672f,   0.0416662693f,
+                            0.00833326485f, 0.001394619f,   0.000199179733f};
+  *n = vround(vmul(x, vset1(1.44269504f)));
+  *r = vfnma(*n, vset1(-2.12194440e-4f), vfnma(*n, vset1(0.693359375f), x));
+  return vpoly(*r, c, 5);
+}
+
+// a * 2^n for n in [-252, 254], right also where the result is subnormal or infinite.
+TY_INLINE vf scale_by_pow2(vf a, vf n) {
+#if TY_VF == 16
+  return _mm512_scalef_ps(a, n);
+#else
+  vi whole = vf_to_vi(n), half = vi_sar(whole, 1);
+  return vmul(vmul(a, vpow2(half)), vpow2(vi_sub(whole, half)));
+#endif
+}
+
+// 1 ulp.
+TY_INLINE vf vexp(vf x) {
+  vf n, r, clamped = vmax_fast(vset1(-105.0f), vmin_fast(vset1(89.0f), x));
+  vf p = exp_reduce(clamped, &n, &r);
+  return scale_by_pow2(vadd(vset1(1.0f), vfma(vmul(r, r), p, r)), n);
+}
+
+// 2 ulp.
+TY_INLINE vf vexpm1(vf x) {
+  vf n, r, clamped = vmax_fast(vset1(-30.0f), vmin_fast(vset1(89.0f), x));
+  vf p = exp_reduce(clamped, &n, &r);
+  p = vfma(vmul(r, r), p, r);
+  vf half_scale = scale_by_pow2(vset1(0.5f), n);
+  vf y = vmul(vset1(2.0f), vfma(half_scale, p, vsub(half_scale, vset1(0.5f))));
+  return vselect(viszero(x), x, y);
+}
+
+// 1 ulp.
+TY_INLINE vf vlog(vf x) {
+  static const float c[] = {0.333333105f, -0.249999866f, 0.200022265f, -0.16669251f, 0.142186582f,
+                            -0.123843484f, 0.118729763f, -0.117898077f, 0.0691536814f};
+  vm tiny = vlt(x, vset1(1.17549435e-38f));
+  vf scaled = vselect(tiny, vmul(x, vset1(8388608.0f)), x);
+  // Mantissa into [sqrt(1/2), sqrt(2)): subtracting its bits carries into the exponent.
+  vi bits = vi_sub(vf_as_vi(scaled), vi_set1(0x3f3504f3));
+  vf e = vi_to_vf(vi_sar(bits, 23));
+  vf m = vi_as_vf(vi_add(vi_and(bits, vi_set1(0x007fffff)), vi_set1(0x3f3504f3)));
+  e = vselect(tiny, vsub(e, vset1(23.0f)), e);
+  vf r = vsub(m, vset1(1.0f)), square = vmul(r, r);
+  vf y = vmul(vmul(square, r), vpoly(r, c, 8));
+  y = vfma(e, vset1(-2.12194440e-4f), y);
+  y = vfnma(vset1(0.5f), square, y);
+  y = vadd(r, y);
+  y = vfma(e, vset1(0.693359375f), y);
+  y = vselect(veq(x, vinf()), x, y);
+  y = vselect(viszero(x), vneg(vinf()), y);
+  y = vselect(vlt(x, vzero()), vnan(), y);
+  return vselect(visnan(x), x, y);
+}
+
+// 2 ulp: log(u) corrected by what 1 + x lost.
+TY_INLINE vf vlog1p(vf x) {
+  vf u = vadd(vset1(1.0f), x);
+  vf lost = vsub(x, vsub(u, vset1(1.0f)));
+  vf y = vadd(vlog(u), vdiv(lost, u));
+  y = vselect(viszero(u), vneg(vinf()), y);
+  return vselect(vm_or(viszero(x), veq(x, vinf())), x, y);
+}
+
+// 2 ulp.
+TY_INLINE vf vtanh(vf x) {
+  static const float c[] = {-0.333332777f, 0.133313283f, -0.0537292287f, 0.020601999f,
+                            -0.00566078071f};
+  vf a = vabs(x), z = vmul(x, x);
+  vf near = vfma(vmul(z, x), vpoly(z, c, 4), x);
+  vf e = vexp(vadd(a, a));
+  vf far = vcopysign(vsub(vset1(1.0f), vdiv(vset1(2.0f), vadd(e, vset1(1.0f)))), x);
+  vf y = vselect(vlt(a, vset1(0.625f)), near, far);
+  return vselect(visnan(x), x, y);
+}
+
+// 3 ulp, in both tails.
+TY_INLINE vf vsigmoid(vf x) {
+  vf e = vexp(vneg(vabs(x)));
+  vf s = vdiv(vset1(1.0f), vadd(vset1(1.0f), e));
+  return vselect(vlt(x, vzero()), vmul(e, s), s);
+}
+
+// 2 ulp: an odd polynomial near zero, else 1 - exp(log(erfc(t))) with the logarithm fitted.
+TY_INLINE vf verf(vf x) {
+  static const float inner[] = {0.128379151f,   -0.376124948f,  0.112818025f,
+                                -0.0267655663f, 0.00499098003f, -0.000597689359f};
+  static const float outer[] = {0.000170552026f, -0.129495159f,   -0.633386672f,  -0.108236618f,
+                                0.0250914972f,   -0.00416052714f, 0.000432303001f, -2.0909556e-05f};
+  vf t = vmin_fast(vset1(4.0f), vabs(x)), z = vmul(x, x);
+  vf near = vfma(x, vpoly(z, inner, 5), x);
+  vf far = vsub(vset1(1.0f), vexp(vsub(vpoly(t, outer, 7), t)));
+  vf y = vselect(vlt(t, vset1(0.93f)), near, vcopysign(far, x));
+  return vselect(visnan(x), x, y);
+}
+
+// Applies a scalar function to every lane.
+template <class F>
+TY_INLINE vf vlanes(F f, vf x) {
+  float lanes[VF];
+  vstore(lanes, x);
+  for (int i = 0; i < VF; ++i) lanes[i] = f(lanes[i]);
+  return vload(lanes);
+}
+
+template <class F>
+TY_INLINE vf vlanes2(F f, vf x, vf y) {
+  float left[VF], right[VF];
+  vstore(left, x);
+  vstore(right, y);
+  for (int i = 0; i < VF; ++i) left[i] = f(left[i], right[i]);
+  return vload(left);
+}
+
+// 2 ulp up to |x| = 16384, beyond which the three-part pi / 2 runs out and libm takes over.
+// quadrant_shift 0 gives the sine, 1 the cosine.
+TY_INLINE vf sin_quadrant(vf x, int quadrant_shift) {
+  static const float s[] = {-0.166666672f, 0.00833332911f, -0.000198392561f, 2.71756448e-06f};
+  static const float c[] = {0.0416666456f, -0.0013887306f, 2.44312032e-05f};
+  vf j = vround(vmul(x, vset1(0.636619772f)));
+  vf r = vfnma(j, vset1(1.57079637f), x);
+  r = vfnma(j, vset1(-4.37113901e-08f), r);
+  r = vfnma(j, vset1(-1.77635684e-15f), r);
+  vi quadrant = vi_add(vf_to_vi(j), vi_set1(quadrant_shift));
+  vf z = vmul(r, r);
+  vf sine = vfma(vmul(z, r), vpoly(z, s, 3), r);
+  vf cosine = vfma(vmul(z, z), vpoly(z, c, 2), vfnma(vset1(0.5f), z, vset1(1.0f)));
+  vm odd = vi_eq(vi_and(quadrant, vi_set1(1)), vi_set1(1));
+  vf y = vselect(odd, cosine, sine);
+  vf sign = vi_as_vf(vi_shl(vi_and(quadrant, vi_set1(2)), 30));
+  return vxor(y, sign);
+}
+
+TY_INLINE bool any_beyond_reduction(vf x) {
+  return vm_bits(vgt(vabs(x), vset1(16384.0f))) != 0;
+}
+
+TY_INLINE vf vsin(vf x) {
+  if (__builtin_expect(any_beyond_reduction(x), 0)) return vlanes(sinf, x);
+  return vselect(viszero(x), x, sin_quadrant(x, 0));
+}
+
+TY_INLINE vf vcos(vf x) {
+  if (__builtin_expect(any_beyond_reduction(x), 0)) return vlanes(cosf, x);
+  return sin_quadrant(x, 1);
+}
+
+// numpy's maximum of x and a number: NaN stays NaN.
+TY_INLINE vf vrelu(vf x) { return vmax_fast(vzero(), x); }
+TY_INLINE vf vclip(vf x, float low, float high) {
+  return vmin_fast(vset1(high), vmax_fast(vset1(low), x));
+}
+TY_INLINE vf vhsigmoid(vf x) {
+  return vdiv(vclip(vadd(x, vset1(3.0f)), 0.0f, 6.0f), vset1(6.0f));
+}
+TY_INLINE vf vsoftplus(vf x) { return vadd(vrelu(x), vlog1p(vexp(vneg(vabs(x))))); }
+
+// x Phi(x) by erf; below -1 the complement is kept relative by its exponential form.
+TY_INLINE vf vgelu(vf x) {
+  vf half = vmul(vset1(0.5f), x);
+  return vfma(half, verf(vmul(x, vset1(0.707106781f))), half);
+}
+
+TY_INLINE vf vlogaddexp(vf a, vf b) {
+  vf high = vmax(a, b), gap = vabs(vsub(a, b));
+  gap = vselect(veq(a, b), vzero(), gap);  // also for equal infinities
+  return vadd(high, vlog1p(vexp(vneg(gap))));
+}
+
+}  // namespace TY_ISA

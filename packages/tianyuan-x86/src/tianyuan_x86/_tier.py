@@ -1,0 +1,39 @@
+"""Name an ISA tier's kernels and tie them to the C functions of the native library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tianyuan.errors import PluginError
+from tianyuan.kernel import CFunction, Kernel
+
+LANES = {"avx2": 8, "avx512": 16}  # float32 lanes of a vector; worst tier first
+
+
+@dataclass(frozen=True)
+class Tier:
+    """An instruction set for which the library has objects, and its functions by kernel name."""
+
+    name: str
+    functions: Mapping[str, CFunction]
+
+    @property
+    def lanes(self) -> int:
+        """Return how many float32 values a vector register holds."""
+        return LANES[self.name]
+
+    def kernel(self, family: str, variant: str, op: str, **described: Any) -> Kernel:
+        """Make the Kernel ``family__tier_variant`` of an op.
+
+        ``described`` are further fields of Kernel: dtypes, layouts, supports, cost and so on.
+
+        Raises:
+            PluginError: where the native library has no function of that name.
+        """
+        name = f"{family}__{self.name}_{variant}"
+        function = self.functions.get(name)
+        if function is None:
+            raise PluginError(f"tianyuan-x86: the native library lacks a kernel, expected {name!r}")
+        return Kernel(name=name, op=op, run=function, isa=self.name, **described)
