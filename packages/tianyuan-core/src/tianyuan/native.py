@@ -1,0 +1,300 @@
+"""Decide what native plugins share: one thread pool, its size, and who runs C kernels eagerly."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .abi import ABI_VERSION
+from .dtypes import CODES
+from .errors import KernelError, PluginError
+from .kernel import CFunction
+
+KERNEL_TABLE_CAPSULE = b"tianyuan.kernel_table.v1"
+THREAD_POOL_CAPSULE = b"tianyuan.thread_pool.v1"
+MAX_DIMS = 8
+_ERROR_SIZE = 512
+
+# invoke(address, attrs, inputs, outputs, workspace, threads): runs a ty_run on plain arrays.
+Invoker = Callable[
+    [int, bytes, Sequence[np.ndarray], Sequence[np.ndarray], "np.ndarray | None", int], None
+]
+
+
+class TyTensor(ctypes.Structure):
+    """``ty_tensor`` of abi.h."""
+
+    _fields_ = [
+        ("abi_version", ctypes.c_uint32),
+        ("struct_size", ctypes.c_uint32),
+        ("data", ctypes.c_void_p),
+        ("dtype", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("shape", ctypes.c_int64 * MAX_DIMS),
+        ("scales", ctypes.c_void_p),
+        ("zero_points", ctypes.c_void_p),
+        ("quant_count", ctypes.c_int32),
+        ("quant_axis", ctypes.c_int32),
+    ]
+
+
+class TyCtx(ctypes.Structure):
+    """``ty_ctx`` of abi.h."""
+
+
+_Task = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int32)
+_ParallelFor = ctypes.CFUNCTYPE(
+    None,
+    ctypes.POINTER(TyCtx),
+    ctypes.c_int64,
+    ctypes.c_int64,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+)
+TyCtx._fields_ = [
+    ("abi_version", ctypes.c_uint32),
+    ("struct_size", ctypes.c_uint32),
+    ("threads", ctypes.c_int32),
+    ("reserved", ctypes.c_int32),
+    ("parallel_for", _ParallelFor),
+    ("pool", ctypes.c_void_p),
+    ("error", ctypes.c_char_p),
+    ("error_size", ctypes.c_int64),
+]
+
+
+class TyKernel(ctypes.Structure):
+    """``ty_kernel`` of abi.h."""
+
+    _fields_ = [
+        ("abi_version", ctypes.c_uint32),
+        ("struct_size", ctypes.c_uint32),
+        ("name", ctypes.c_char_p),
+        ("run", ctypes.c_void_p),
+    ]
+
+
+class TyKernelTable(ctypes.Structure):
+    """``ty_kernel_table`` of abi.h."""
+
+    _fields_ = [
+        ("abi_version", ctypes.c_uint32),
+        ("struct_size", ctypes.c_uint32),
+        ("count", ctypes.c_int64),
+        ("kernels", ctypes.c_void_p),
+    ]
+
+
+class TyThreadPool(ctypes.Structure):
+    """``ty_thread_pool`` of abi.h."""
+
+    _fields_ = [
+        ("abi_version", ctypes.c_uint32),
+        ("struct_size", ctypes.c_uint32),
+        ("self", ctypes.c_void_p),
+        ("parallel_for", ctypes.c_void_p),
+        ("size", ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)),
+        ("resize", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32)),
+    ]
+
+
+_Run = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.POINTER(TyCtx),
+    ctypes.POINTER(TyTensor),
+    ctypes.POINTER(TyTensor),
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+)
+
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.restype = ctypes.c_void_p
+_capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+
+_lock = threading.Lock()
+_threads: int | None = None
+_pool: Any = None
+
+
+def _default_threads() -> int:
+    text = os.environ.get("TIANYUAN_NUM_THREADS", "").strip()
+    if not text:
+        return (
+            len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else (os.cpu_count() or 1)
+        )
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(
+            f"TIANYUAN_NUM_THREADS: must be a positive integer, got {text!r}, expected like '4'"
+        )
+    return int(text)
+
+
+def get_num_threads() -> int:
+    """Return how many threads may take part in one kernel.
+
+    Raises:
+        ValueError: where TIANYUAN_NUM_THREADS is not a positive integer.
+    """
+    global _threads
+    if _threads is None:
+        _threads = _default_threads()
+    return _threads
+
+
+def set_num_threads(threads: int) -> None:
+    """Choose how many threads may take part in one kernel.
+
+    Raises:
+        ValueError: where it is less than one.
+    """
+    global _threads
+    if threads < 1:
+        raise ValueError(f"set_num_threads: too few threads, got {threads}, expected at least 1")
+    with _lock:
+        _threads = int(threads)
+        if _pool is not None:
+            _resize(_pool, _threads)
+
+
+def _resize(capsule: Any, threads: int) -> None:
+    address = _capsule_pointer(capsule, THREAD_POOL_CAPSULE)
+    pool = TyThreadPool.from_address(address)
+    pool.resize(pool.self, threads)
+
+
+def publish_thread_pool(capsule: Any) -> Any:
+    """Offer a ``ty_thread_pool`` capsule as the process's pool; return the one that won.
+
+    The first that is offered wins, and is resized to ``get_num_threads()``; a plugin that gets
+    another one back uses that.
+
+    Raises:
+        PluginError: where the capsule is of another ABI version.
+    """
+    global _pool
+    threads = get_num_threads()
+    pool = TyThreadPool.from_address(_capsule_pointer(capsule, THREAD_POOL_CAPSULE))
+    if pool.abi_version != ABI_VERSION:
+        raise PluginError(
+            f"thread pool: ABI version differs, got {pool.abi_version}, expected {ABI_VERSION}"
+        )
+    with _lock:
+        if _pool is None:
+            _resize(capsule, threads)
+            _pool = capsule
+        return _pool
+
+
+def published_thread_pool() -> Any:
+    """Return the capsule of the process's thread pool, or None before a native plugin is used."""
+    return _pool
+
+
+def functions_of_table(capsule: Any) -> dict[str, CFunction]:
+    """Return the functions of a ``ty_kernel_table`` capsule by kernel name, best first.
+
+    Raises:
+        PluginError: where the table or a kernel in it is of another ABI version.
+    """
+    table = TyKernelTable.from_address(_capsule_pointer(capsule, KERNEL_TABLE_CAPSULE))
+    if table.abi_version != ABI_VERSION:
+        raise PluginError(
+            f"kernel table: ABI version differs, got {table.abi_version}, expected {ABI_VERSION}"
+        )
+    if table.count == 0:
+        return {}
+    # An entry may be longer than ours where a later minor version added fields.
+    stride = TyKernel.from_address(table.kernels).struct_size
+    found: dict[str, CFunction] = {}
+    for index in range(table.count):
+        entry = TyKernel.from_address(table.kernels + index * stride)
+        if entry.abi_version != ABI_VERSION:
+            raise PluginError(
+                f"kernel table: entry {index} has another ABI version, got {entry.abi_version}, "
+                f"expected {ABI_VERSION}"
+            )
+        found[entry.name.decode()] = CFunction(entry.run, capsule)
+    return found
+
+
+def _serial_for(ctx: Any, n: int, grain: int, task: int, arg: int) -> None:
+    if n > 0:
+        _Task(task)(arg, 0, n, 0)
+
+
+_serial_callback = _ParallelFor(_serial_for)
+
+
+def _describe(arrays: Sequence[np.ndarray]) -> Any:
+    tensors = (TyTensor * max(len(arrays), 1))()
+    for tensor, array in zip(tensors, arrays, strict=False):
+        if not array.flags.c_contiguous:
+            raise KernelError(
+                f"kernel: array is not C-contiguous, got strides {array.strides} of shape "
+                f"{array.shape}"
+            )
+        if array.ndim > MAX_DIMS:
+            raise KernelError(
+                f"kernel: too many dimensions, got {array.ndim}, expected at most {MAX_DIMS}"
+            )
+        tensor.abi_version = ABI_VERSION
+        tensor.struct_size = ctypes.sizeof(TyTensor)
+        tensor.data = array.ctypes.data
+        tensor.dtype = CODES[array.dtype.name]
+        tensor.ndim = array.ndim
+        tensor.shape[: array.ndim] = array.shape
+        tensor.quant_axis = -1
+    return tensors
+
+
+def invoke_by_ctypes(
+    address: int,
+    attrs: bytes,
+    inputs: Sequence[np.ndarray],
+    outputs: Sequence[np.ndarray],
+    workspace: np.ndarray | None,
+    threads: int = 0,
+) -> None:
+    """Run a C kernel on one thread without any native plugin.
+
+    Raises:
+        KernelError: where an array cannot be passed or the kernel reports failure.
+    """
+    error = ctypes.create_string_buffer(_ERROR_SIZE)
+    ctx = TyCtx(
+        ABI_VERSION,
+        ctypes.sizeof(TyCtx),
+        1,
+        0,
+        _serial_callback,
+        None,
+        ctypes.cast(error, ctypes.c_char_p),
+        _ERROR_SIZE,
+    )
+    code = _Run(address)(
+        ctypes.byref(ctx),
+        _describe(inputs),
+        _describe(outputs),
+        ctypes.cast(ctypes.c_char_p(attrs), ctypes.c_void_p),
+        None if workspace is None else workspace.ctypes.data,
+    )
+    if code != 0:
+        raise KernelError(error.value.decode(errors="replace") or f"kernel failed with code {code}")
+
+
+invoker: Invoker = invoke_by_ctypes  # replaced by the first native plugin that is used
+
+
+def set_invoker(function: Invoker) -> None:
+    """Install a faster way to run C kernels; the first native plugin's stays."""
+    global invoker
+    with _lock:
+        if invoker is invoke_by_ctypes:
+            invoker = function
