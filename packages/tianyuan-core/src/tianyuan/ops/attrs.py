@@ -30,7 +30,7 @@ class Reduce:
     """The axes to reduce, and whether they stay with extent 1."""
 
     axes: Ints
-    keepdims: bool
+    keepdims: bool = False
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class ArgReduce:
     """The axis to search, and whether it stays with extent 1."""
 
     axis: int
-    keepdims: bool
+    keepdims: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class Pad:
 
     before: Ints
     after: Ints
-    mode: str
-    value: float
+    mode: str = "constant"
+    value: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class PadBackward:
 
     before: Ints
     after: Ints
-    mode: str
+    mode: str = "constant"
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Sort:
     """The axis to sort along, and the order."""
 
     axis: int
-    descending: bool
+    descending: bool = False
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class TopK:
 
     k: int
     axis: int
-    descending: bool
+    descending: bool = True
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class RandomFill:
 
     shape: Ints
     dtype: DTypeName
-    skip: int
+    skip: int = 0
 
 
 @dataclass(frozen=True)

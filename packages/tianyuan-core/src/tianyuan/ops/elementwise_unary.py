@@ -1,0 +1,129 @@
+"""Unary elementwise ops: one line of reference and one of gradient each."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..op import Op
+from . import elementwise_binary as two
+from .elementwise_rules import ANY, BOOL, FLOAT, INTEGER, NUMBER, predicate, unary
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def _gate(condition: Any, g: Any) -> Any:
+    """Return the gradient where the condition holds, else zero (never zero times infinity)."""
+    return two.WHERE(condition, g, g.full((), 0.0))
+
+
+def _no_slope(g: Any, x: Any, y: Any) -> Any:
+    """Say that a step function's gradient is zero everywhere."""
+    return None
+
+
+def _sigmoid(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+def _hsigmoid(x: Any) -> Any:
+    return np.clip(x + 3, 0, 6) / 6
+
+
+def _hswish_slope(g: Any, x: Any, y: Any) -> Any:
+    inside = g * (x * (1 / 3) + 0.5)
+    return two.WHERE(x >= 3.0, g, _gate(two.LOGICAL_AND(x > -3.0, x < 3.0), inside))
+
+
+def _silu_slope(g: Any, x: Any, y: Any) -> Any:
+    s = SIGMOID(x)
+    return g * (s + y * (1.0 - s))
+
+
+def _gelu_slope(g: Any, x: Any, y: Any) -> Any:
+    below = ERF(x * math.sqrt(0.5)) * 0.5 + 0.5
+    density = EXP(SQUARE(x) * -0.5) * (1 / math.sqrt(2 * math.pi))
+    return g * (below + x * density)
+
+
+def _silu(x: Any) -> Any:
+    # The limit at minus infinity is 0, where the product would be NaN.
+    return np.where(x == -np.inf, 0.0, x * _sigmoid(x))
+
+
+def _hswish(x: Any) -> Any:
+    return np.where(x <= -3, 0.0, np.where(x >= 3, x, x * _hsigmoid(x)))
+
+
+def _gelu(x: Any) -> Any:
+    # erfc keeps the digits of the left tail, where 1 + erf would cancel.
+    erfc = np.vectorize(math.erfc, otypes=[np.float64])
+    return np.where(x == -np.inf, 0.0, 0.5 * x * erfc(-x * math.sqrt(0.5)))
+
+
+def _softplus(x: Any) -> Any:
+    return np.logaddexp(0, x)
+
+
+def _exact_on_integers(function: Any) -> Any:
+    """Apply a rounding function to floats and nothing to integers, which are whole already."""
+    return lambda x: function(x) if x.dtype.kind == "f" else x
+
+
+ABS = unary("abs", np.abs, lambda g, x, y: g * SIGN(x), NUMBER)
+NEG = unary("neg", np.negative, lambda g, x, y: -g, NUMBER)
+SIGN = unary("sign", np.sign, _no_slope, NUMBER)
+FLOOR = unary("floor", _exact_on_integers(np.floor), _no_slope, NUMBER)
+CEIL = unary("ceil", _exact_on_integers(np.ceil), _no_slope, NUMBER)
+ROUND = unary("round", _exact_on_integers(np.rint), _no_slope, NUMBER)
+SQUARE = unary("square", lambda x: x * x, lambda g, x, y: g * (x * 2.0), NUMBER)
+SQRT = unary("sqrt", np.sqrt, lambda g, x, y: g * 0.5 / y)
+RSQRT = unary("rsqrt", lambda x: 1 / np.sqrt(x), lambda g, x, y: g * (y * y * y * -0.5))
+RECIPROCAL = unary("reciprocal", lambda x: 1 / x, lambda g, x, y: -(g * SQUARE(y)))
+EXP = unary("exp", np.exp, lambda g, x, y: g * y)
+EXPM1 = unary("expm1", np.expm1, lambda g, x, y: g * (y + 1.0))
+LOG = unary("log", np.log, lambda g, x, y: g / x)
+LOG1P = unary("log1p", np.log1p, lambda g, x, y: g / (x + 1.0))
+SIN = unary("sin", np.sin, lambda g, x, y: g * COS(x))
+COS = unary("cos", np.cos, lambda g, x, y: -(g * SIN(x)))
+TAN = unary("tan", np.tan, lambda g, x, y: g * (SQUARE(y) + 1.0))
+ASIN = unary("asin", np.arcsin, lambda g, x, y: g * RSQRT(1.0 - SQUARE(x)))
+ACOS = unary("acos", np.arccos, lambda g, x, y: -(g * RSQRT(1.0 - SQUARE(x))))
+ATAN = unary("atan", np.arctan, lambda g, x, y: g / (SQUARE(x) + 1.0))
+SINH = unary("sinh", np.sinh, lambda g, x, y: g * COSH(x))
+COSH = unary("cosh", np.cosh, lambda g, x, y: g * SINH(x))
+TANH = unary("tanh", np.tanh, lambda g, x, y: g * (1.0 - SQUARE(y)))
+ASINH = unary("asinh", np.arcsinh, lambda g, x, y: g * RSQRT(SQUARE(x) + 1.0))
+ACOSH = unary("acosh", np.arccosh, lambda g, x, y: g * RSQRT(SQUARE(x) - 1.0))
+ATANH = unary("atanh", np.arctanh, lambda g, x, y: g / (1.0 - SQUARE(x)))
+ERF = unary("erf", _erf, lambda g, x, y: g * (EXP(-SQUARE(x)) * (2 / math.sqrt(math.pi))))
+RELU = unary("relu", lambda x: np.maximum(x, 0), lambda g, x, y: _gate(y > 0, g), NUMBER)
+RELU6 = unary(
+    "relu6",
+    lambda x: np.minimum(np.maximum(x, 0), 6).astype(x.dtype),
+    lambda g, x, y: _gate(two.LOGICAL_AND(y > 0, y < 6), g),
+    NUMBER,
+)
+SIGMOID = unary("sigmoid", _sigmoid, lambda g, x, y: g * (y * (1.0 - y)))
+HSIGMOID = unary(
+    "hsigmoid",
+    _hsigmoid,
+    lambda g, x, y: _gate(two.LOGICAL_AND(x > -3.0, x < 3.0), g * (1 / 6)),
+)
+HSWISH = unary("hswish", _hswish, _hswish_slope)
+SILU = unary("silu", _silu, _silu_slope)
+GELU = unary("gelu", _gelu, _gelu_slope)
+SOFTPLUS = unary("softplus", _softplus, lambda g, x, y: g * SIGMOID(x))
+
+ISNAN = predicate("isnan", np.isnan, (FLOAT,), 1)
+ISINF = predicate("isinf", np.isinf, (FLOAT,), 1)
+LOGICAL_NOT = predicate("logical_not", lambda x: x == 0, ANY, 1)
+BITWISE_NOT = unary("bitwise_not", np.invert, None, (BOOL, INTEGER))
+
+OPS: tuple[Op, ...] = (
+    ABS, NEG, SIGN, FLOOR, CEIL, ROUND, SQUARE, SQRT, RSQRT, RECIPROCAL, EXP, EXPM1, LOG, LOG1P,
+    SIN, COS, TAN, ASIN, ACOS, ATAN, SINH, COSH, TANH, ASINH, ACOSH, ATANH, ERF, RELU, RELU6,
+    SIGMOID, HSIGMOID, HSWISH, SILU, GELU, SOFTPLUS, ISNAN, ISINF, LOGICAL_NOT, BITWISE_NOT,
+)  # fmt: skip
