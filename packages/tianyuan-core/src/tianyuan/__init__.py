@@ -1,0 +1,61 @@
+"""Tianyuan: train a model in Python and ship that very model to x86, ARM and CUDA machines."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from . import ops as _ops
+from . import plugins as _plugins
+from ._version import __version__
+from .abi import get_include
+from .backends import numpy as _numpy_backend
+from .device import get_default_device, set_default_device
+from .imperative.tensor import Parameter, Tensor
+from .native import get_num_threads, set_num_threads
+from .plugins import PluginRecord
+from .registry import use_backend
+
+_ops.register_all()
+_plugins.load(PluginRecord("numpy", "tianyuan-core", __version__), lambda: _numpy_backend)
+_plugins.discover()
+
+tensor = Tensor
+
+# Loaded on first use, so that a deployed model does not pay for what it does not need.
+_LAZY = frozenset(
+    {
+        "autodiff", "cli", "config", "data", "functional", "graph", "jit", "module", "optimizer",
+        "random", "testing", "utils", "serialization",
+    }
+)  # fmt: skip
+
+__all__ = [
+    "Parameter",
+    "Tensor",
+    "__version__",
+    "get_default_device",
+    "get_include",
+    "get_num_threads",
+    "load",
+    "save",
+    "set_default_device",
+    "set_num_threads",
+    "tensor",
+    "use_backend",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return import_module(f".{name}", __name__)
+    if name in ("save", "load"):
+        return getattr(import_module(".serialization", __name__), name)
+    found = _plugins.namespaces().get(name)
+    if found is not None:
+        return import_module(found)
+    raise AttributeError(f"module 'tianyuan' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY, "save", "load", *_plugins.namespaces()})

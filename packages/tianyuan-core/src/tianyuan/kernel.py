@@ -50,6 +50,13 @@ class Layouts:
         return self.outputs[min(index, len(self.outputs) - 1)]
 
 
+@dataclass(frozen=True)
+class Context:
+    """What a Python kernel is told besides its data."""
+
+    threads: int = 1
+
+
 def _no_reason(call: Call) -> str | None:
     return None
 
@@ -149,11 +156,13 @@ class DeviceSpec:
         kind: ``cpu``, ``cuda`` …
         count: how many there are; touches hardware only when called.
         is_host: whether its tensors are numpy arrays.
+        empty: makes uninitialised storage; only for devices that are not the host.
         to_device, to_host: copies between numpy arrays and the device's own storage.
     """
 
     kind: str
     count: Callable[[], int] = lambda: 1
     is_host: bool = True
+    empty: Callable[[shapes.Shape, np.dtype, str], Any] | None = None
     to_device: Callable[[np.ndarray, str], Any] | None = None
     to_host: Callable[[Any], np.ndarray] | None = None

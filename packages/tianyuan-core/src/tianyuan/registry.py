@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -41,7 +41,16 @@ _backends: dict[tuple[str, str], Backend] = {}
 _cache: dict[object, Selection] = {}
 generation = 0  # grows with every registration, so that caches notice
 
+# Called with a kind of device before its kernels are looked up: plugins bring them on first use.
+_loader: Callable[[str], None] = lambda kind: None
+
 _backend_choice: ContextVar[str | None] = ContextVar("backend_choice", default=None)
+
+
+def set_loader(loader: Callable[[str], None]) -> None:
+    """Install what brings a device's kernels on their first use."""
+    global _loader
+    _loader = loader
 
 
 def register_op(op: Op) -> Op:
@@ -107,7 +116,12 @@ def register_kernels(backend: str, device: str, kernels: Iterable[Kernel]) -> No
     _cache.clear()
 
 
-def unregister(backend: str, ops: Iterable[str] = (), layouts: Iterable[str] = ()) -> None:
+def unregister(
+    backend: str,
+    ops: Iterable[str] = (),
+    layouts: Iterable[str] = (),
+    devices: Iterable[str] = (),
+) -> None:
     """Take back all that a backend brought."""
     global generation
     for key in [key for key in _backends if key[0] == backend]:
@@ -116,12 +130,16 @@ def unregister(backend: str, ops: Iterable[str] = (), layouts: Iterable[str] = (
         _ops.pop(name, None)
     for name in layouts:
         _layouts.pop(name, None)
+    for kind in devices:
+        if not any(served == kind for _, served in _backends) and kind != "cpu":
+            _devices.pop(kind, None)
     generation += 1
     _cache.clear()
 
 
 def backends(device: str = "cpu") -> tuple[str, ...]:
     """Return the names of the backends that serve a kind of device, first registered first."""
+    _loader(device)
     return tuple(name for name, kind in _backends if kind == device)
 
 
@@ -147,6 +165,7 @@ def candidates(op: str, device: str = "cpu", backend: str | None = None) -> list
         BackendError: where the backend asked for does not serve the device.
     """
     kind = device_kind(device)
+    _loader(kind)
     if backend is not None and (backend, kind) not in _backends:
         raise BackendError(
             f"backend: not available for {kind}, got {backend!r}, "

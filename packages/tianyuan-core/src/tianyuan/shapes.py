@@ -214,7 +214,12 @@ def broadcast(op: str, *shapes: Shape) -> Shape:
         extent: int = 1
         for shape in shapes:
             index = position - (rank - len(shape))
-            if index < 0 or int(shape[index]) == 1:
+            if index < 0:
+                continue
+            if int(shape[index]) == 1:
+                # A symbol that happens to be 1 here may be larger in another specialisation.
+                if int(extent) == 1 and isinstance(shape[index], Dim):
+                    extent = shape[index]
                 continue
             if int(extent) == 1:
                 extent = shape[index]

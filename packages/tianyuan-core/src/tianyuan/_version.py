@@ -1,0 +1,3 @@
+"""The version of tianyuan-core."""
+
+__version__ = "0.1.0"

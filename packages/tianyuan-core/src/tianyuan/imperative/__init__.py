@@ -1,0 +1,1 @@
+"""The imperative runtime: tensors, the one ``apply``, and tapes."""

@@ -1,0 +1,225 @@
+"""The one ``apply``: infer, record on the trace or run at once, record on the tapes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import abi, native, registry, shapes
+from ..errors import AttrError, DeviceError, KernelError
+from ..kernel import PLAIN, SAME, Call, CFunction, Context, DeviceSpec, Kernel
+from ..op import Op, Specs, TensorSpec
+from .state import state
+
+if TYPE_CHECKING:
+    from .tensor import Tensor
+
+_PACKAGE = str(Path(__file__).parents[1])
+_ALIGNMENT = 64
+_ALIGN_FROM = 4096  # below this, a plain allocation is cheaper than what alignment saves
+
+_wrap: Callable[[Any, TensorSpec], Tensor]
+
+
+def install(wrap: Callable[[Any, TensorSpec], Tensor]) -> None:
+    """Say how outputs become tensors (tensor.py stands above this module)."""
+    global _wrap
+    _wrap = wrap
+
+
+def is_concrete(data: Any) -> bool:
+    """Tell whether data is stored somewhere, rather than a value of a graph being traced."""
+    return isinstance(data, np.ndarray) or not hasattr(data, "node")
+
+
+def user_line() -> str:
+    """Return ``file:line`` of the innermost frame outside of this package."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back  # type: ignore[assignment]
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "?"
+
+
+def apply(op: Op, operands: Sequence[Any], attrs: Any) -> Any:
+    """Apply an op to tensors in the active runtime.
+
+    Returns a Tensor, or a tuple of them where the op has several outputs.
+
+    Raises:
+        ShapeError, DTypeError, AttrError: where inference refuses the inputs.
+        DeviceError: where the inputs lie on different devices.
+        KernelError: where no kernel serves the call.
+    """
+    for operand in operands:
+        if not hasattr(operand, "_spec"):
+            raise AttrError(
+                f"{op.name}: inputs must be tensors, got {type(operand).__name__}"
+            )
+    recorder = state.recorder
+    specs = [tensor._spec for tensor in operands]
+    if recorder is not None:
+        datas = [recorder.lift(tensor) for tensor in operands]
+        outputs = recorder.record(op, datas, attrs)
+    else:
+        datas = [tensor._data for tensor in operands]
+        outputs = _run_now(op, datas, tuple(specs), attrs)
+    for tape in state.tapes:
+        tape.record_op(op, attrs, datas, specs, outputs)
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+class _Plan:
+    """How an eager call of one kind runs: chosen once, then only looked up."""
+
+    __slots__ = ("specs", "run", "workspace", "device")
+
+    def __init__(self, op: Op, specs: Specs, attrs: Any) -> None:
+        op.check_count(len(specs))
+        device = _common_device(op, specs)
+        self.specs = op.infer(specs, attrs)
+        if not specs and device != "cpu":
+            self.specs = tuple(
+                TensorSpec(s.shape, s.dtype, device, s.quant) for s in self.specs
+            )
+        call = Call(op, specs, self.specs, attrs, native.get_num_threads())
+        kernel = registry.select(call, device).kernel
+        self.run = bind_kernel(kernel, call)
+        self.workspace = kernel.workspace(call)
+        self.device = registry.get_device_spec(device)
+
+
+_plans: dict[Any, _Plan] = {}
+_PLAN_LIMIT = 8192
+
+
+def _run_now(op: Op, datas: list[Any], specs: Specs, attrs: Any) -> list[Tensor]:
+    key = (op, specs, attrs, registry.chosen_backend(), registry.isa_cap(), registry.generation,
+           native.get_num_threads())  # fmt: skip
+    plan = _plans.get(key)
+    if plan is None:
+        plan = _Plan(op, specs, attrs)
+        if registry.generation == key[5]:
+            if len(_plans) >= _PLAN_LIMIT:
+                _plans.clear()
+            _plans[key] = plan
+    outputs = [_allocate(plan.device, spec) for spec in plan.specs]
+    scratch = empty((plan.workspace,), np.dtype(np.uint8)) if plan.workspace else None
+    plan.run(datas, outputs, scratch)
+    return [_wrap(data, spec) for data, spec in zip(outputs, plan.specs, strict=True)]
+
+
+def _common_device(op: Op, specs: Specs) -> str:
+    devices = {spec.device for spec in specs}
+    if len(devices) > 1:
+        raise DeviceError(
+            f"{op.name}: inputs lie on different devices, got {' and '.join(sorted(devices))}; "
+            "expected one, see Tensor.to"
+        )
+    return devices.pop() if devices else "cpu"
+
+
+def _allocate(device: DeviceSpec, spec: TensorSpec) -> Any:
+    if device.is_host:
+        return empty(spec.shape, spec.dtype)
+    assert device.empty is not None
+    return device.empty(spec.shape, spec.dtype, spec.device)
+
+
+def empty(shape: shapes.Shape, dtype: np.dtype) -> np.ndarray:
+    """Return an uninitialised C-contiguous array, 64-byte aligned where it is not tiny."""
+    count = shapes.volume(shape) * dtype.itemsize
+    if count < _ALIGN_FROM:
+        return np.empty(shape, dtype)
+    raw = np.empty(count + _ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % _ALIGNMENT
+    return raw[start : start + count].view(dtype).reshape(shape)
+
+
+Runner = Callable[[Sequence[Any], Sequence[Any], "np.ndarray | None"], None]
+
+
+def bind_kernel(kernel: Kernel, call: Call) -> Runner:
+    """Return ``run(inputs, outputs, workspace)`` for one kernel and one kind of call."""
+    run, attrs = kernel.run, call.attrs
+    if isinstance(run, CFunction):
+        encoded = abi.encode_attrs(call.op, attrs, len(call.inputs), len(call.outputs))
+        return _native_runner(run.address, f"{call.op.name}: {kernel.name}", encoded, call.threads)
+    context = Context(call.threads)
+    return lambda inputs, outputs, workspace: run(context, inputs, outputs, attrs, workspace)
+
+
+def _native_runner(address: int, title: str, attrs: bytes, threads: int) -> Runner:
+    def run(inputs: Any, outputs: Any, workspace: Any) -> None:
+        try:
+            native.invoker(address, attrs, inputs, outputs, workspace, threads)
+        except KernelError as error:
+            raise KernelError(f"{title}: {error}") from None
+
+    return run
+
+
+def run_kernel(kernel: Kernel, call: Call, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Run one kernel on plain arrays, whatever layouts it works on, and return plain arrays."""
+    layouts = kernel.layouts
+    inputs = [_pack(layouts.of_input(index), array) for index, array in enumerate(arrays)]
+    outputs = []
+    for index, spec in enumerate(call.outputs):
+        extents = spec.shape
+        name = layouts.of_output(index)
+        if name not in (PLAIN, SAME):
+            extents = registry.get_layout(name).extents(spec.shape)
+        outputs.append(empty(extents, spec.dtype))
+    size = kernel.workspace(call)
+    scratch = empty((size,), np.dtype(np.uint8)) if size else None
+    if kernel.is_native:
+        # C kernels are told logical shapes over whatever physical form the memory has.
+        bind_kernel(kernel, call)(
+            [_logical(a, s.shape) for a, s in zip(inputs, call.inputs, strict=True)],
+            [_logical(a, s.shape) for a, s in zip(outputs, call.outputs, strict=True)],
+            scratch,
+        )
+    else:
+        bind_kernel(kernel, call)(inputs, outputs, scratch)
+    return [
+        _unpack(layouts.of_output(index), data, call.outputs[index].shape)
+        for index, data in enumerate(outputs)
+    ]
+
+
+def _logical(array: np.ndarray, shape: shapes.Shape) -> np.ndarray:
+    return array if array.shape == shape else np.ndarray(shape, array.dtype, buffer=array.data)
+
+
+def _pack(layout: str, array: np.ndarray) -> np.ndarray:
+    if layout in (PLAIN, SAME):
+        return np.ascontiguousarray(array).reshape(array.shape)
+    return registry.get_layout(layout).pack(array)
+
+
+def _unpack(layout: str, data: np.ndarray, shape: shapes.Shape) -> np.ndarray:
+    if layout in (PLAIN, SAME):
+        return data
+    return registry.get_layout(layout).unpack(data, shape)
+
+
+def to_device(spec: DeviceSpec, array: np.ndarray, device: str) -> Any:
+    """Copy a numpy array to a device that is not the host."""
+    assert spec.to_device is not None
+    return spec.to_device(array, device)
+
+
+def to_host(spec: DeviceSpec, data: Any) -> np.ndarray:
+    """Copy a device's storage to a numpy array."""
+    assert spec.to_host is not None
+    return spec.to_host(data)
+
+
+def host_array(tensor: Tensor, data: Any) -> np.ndarray:
+    """Return a tensor's data as numpy array, without copying where it lies on the host."""
+    if isinstance(data, np.ndarray):
+        return data
+    return to_host(registry.get_device_spec(tensor.device), data)

@@ -1,0 +1,48 @@
+"""What the imperative runtime keeps per thread: the trace being recorded and the open tapes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from .tape import Tape
+    from .tensor import Tensor
+
+
+class Recorder(Protocol):
+    """What a trace offers to the imperative runtime; the graph room never appears here."""
+
+    def lift(self, tensor: Tensor) -> Any:
+        """Return the graph value that stands for a tensor, capturing it if it comes from outside."""
+
+    def record(self, op: Any, datas: list[Any], attrs: Any) -> list[Tensor]:
+        """Append an op and return its outputs as traced tensors."""
+
+    def write(self, tensor: Tensor, value: Tensor) -> None:
+        """Note that a tensor from outside takes a new value."""
+
+    def host_value(
+        self, read: Callable[[], Any], dtype: Any, after: Callable[[], None] | None
+    ) -> Tensor:
+        """Declare a program input that is read from Python before each run."""
+
+    def note_read(self, owner: Any, name: str) -> None:
+        """Note that the trace depends on an attribute of a Python object."""
+
+    def get_grad(self, tensor: Tensor) -> Tensor | None:
+        """Return the gradient that a tensor has at this point of the trace."""
+
+    def set_grad(self, tensor: Tensor, grad: Tensor | None) -> None:
+        """Note the gradient that a tensor has from this point of the trace on."""
+
+
+class _State(threading.local):
+    recorder: Recorder | None = None
+
+    def __init__(self) -> None:
+        self.tapes: list[Tape] = []
+
+
+state = _State()

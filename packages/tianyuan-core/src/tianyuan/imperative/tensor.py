@@ -1,0 +1,463 @@
+"""Tensor: a rebindable handle to an immutable value, eager or traced.
+
+An operation never changes a value; ``x += 1`` and ``x[...] = y`` give the handle a new one. So
+views, tapes and threads that hold the old value are never surprised.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import dtypes, registry
+from ..device import get_default_device, parse_device
+from ..errors import DTypeError, ShapeError, TraceError
+from ..op import Op, QuantParams, TensorSpec
+from ..ops.operand import Operand
+from ..shapes import Shape, format_shape
+from . import dispatch, indexing
+from .state import state
+
+
+class Tensor(Operand):
+    """A multi-dimensional array on a device, as a user holds it.
+
+    Args:
+        data: array-like, scalar or another Tensor; copied. Python floats and float64 arrive as
+            float32, int64 as int32, unless ``dtype`` says otherwise.
+        dtype: dtype to convert to.
+        device: where it lies, ``get_default_device()`` if None.
+        is_const, no_cache, format: accepted for MegEngine's sake and without effect.
+        name: shown by tools and used for weights in model files.
+
+    Raises:
+        DTypeError: for data that is not numeric, or integers that do not fit.
+        DeviceError: for a device that no backend serves.
+    """
+
+    __slots__ = ("_data", "_spec", "_grad", "name", "__weakref__", "__dict__")
+
+    def __init__(
+        self,
+        data: Any,
+        dtype: Any = None,
+        device: str | None = None,
+        is_const: bool = False,
+        no_cache: bool = False,
+        name: str | None = None,
+        format: str = "default",
+    ) -> None:
+        where = parse_device(device) if device is not None else None
+        self._grad: Tensor | None = None
+        self.name = name or ""
+        if isinstance(data, Tensor):
+            source = data if dtype is None else data.cast(dtype)
+            source = source if where in (None, source.device) else source.to(where)
+            self._data, self._spec = source._own(), source._spec
+            return
+        array = dtypes.ingest(data, dtype)
+        where = where or get_default_device()
+        spec = registry.get_device_spec(where)
+        self._spec = TensorSpec(array.shape, array.dtype, where)
+        self._data = array if spec.is_host else dispatch.to_device(spec, array, where)
+
+    @classmethod
+    def _apply(cls, op: Op, operands: tuple[Any, ...], attrs: Any) -> Any:
+        return dispatch.apply(op, operands, attrs)
+
+    def _own(self) -> Any:
+        """Return this value under an identity of its own, so that tapes tell the two apart."""
+        if state.recorder is not None:
+            return registry.get_op("copy")(self)._data
+        return self._data.view() if isinstance(self._data, np.ndarray) else self._data
+
+    # What it is.
+
+    @property
+    def shape(self) -> Shape:
+        """Extents; inside a trace some may be symbols that behave as ints."""
+        return self._spec.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        """numpy dtype of the elements."""
+        return self._spec.dtype
+
+    @property
+    def device(self) -> str:
+        """Canonical name of the device it lies on."""
+        return self._spec.device
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self._spec.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self._spec.size
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return self._spec.dtype.itemsize
+
+    @property
+    def qparams(self) -> QuantParams | None:
+        """Quantisation parameters, or None."""
+        return self._spec.quant
+
+    @property
+    def T(self) -> Tensor:
+        """This tensor with its axes reversed."""
+        return self.transpose()
+
+    @property
+    def grad(self) -> Tensor | None:
+        """Gradient that the last ``GradManager.backward`` left, or None."""
+        if state.recorder is not None:
+            return state.recorder.get_grad(self)
+        return self._grad
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if state.recorder is not None:
+            state.recorder.set_grad(self, value)
+        else:
+            self._grad = value
+
+    @property
+    def requires_grad(self) -> bool:
+        """Not offered: gradients are asked for by ``GradManager.attach``."""
+        raise AttributeError("requires_grad: not offered, use autodiff.GradManager.attach")
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        raise AttributeError("requires_grad: not offered, use autodiff.GradManager.attach")
+
+    # Its data.
+
+    def _concrete(self, what: str) -> Any:
+        """Return the data, or raise where there is none because a trace is being recorded."""
+        data = self._data
+        if state.recorder is not None or not dispatch.is_concrete(data):
+            known = dispatch.is_concrete(data) and not state.recorder.is_written(self)  # type: ignore[union-attr]
+            if not known:
+                raise TraceError(
+                    f"{what}: the value of a traced tensor is not known while the trace is made, "
+                    f"got {self._spec} at {dispatch.user_line()}; "
+                    "expected an op such as functional.where instead of Python control flow"
+                )
+        return data
+
+    def numpy(self) -> np.ndarray:
+        """Return a numpy array of the value, which later updates of the tensor do not change.
+
+        Raises:
+            TraceError: inside a trace, where the value is not known yet.
+        """
+        data = self._concrete("Tensor.numpy")
+        if isinstance(data, np.ndarray):
+            return data.copy()
+        return dispatch.to_host(registry.get_device_spec(self.device), data)
+
+    def item(self, *index: int) -> bool | int | float:
+        """Return the only element, or the one at an index, as a Python scalar."""
+        array = self._concrete("Tensor.item")
+        found: bool | int | float = np.asarray(dispatch.host_array(self, array)).item(*index)
+        return found
+
+    def tolist(self) -> Any:
+        """Return the elements as nested Python lists."""
+        return dispatch.host_array(self, self._concrete("Tensor.tolist")).tolist()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            view: np.ndarray = dispatch.host_array(self, self._concrete("Tensor.__array__")).view()
+            if dtype is not None and view.dtype != dtype:
+                raise ValueError(
+                    f"Tensor.__array__: no copy was asked for, got {view.dtype}, expected {dtype}"
+                )
+            view.flags.writeable = False
+            return view
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype)
+
+    def __dlpack__(self, *, stream: Any = None, **kwargs: Any) -> Any:
+        """Return a DLPack capsule that shares memory with this tensor."""
+        data = self._concrete("Tensor.__dlpack__")
+        if isinstance(data, np.ndarray):
+            return data.__dlpack__(stream=stream, **kwargs)
+        return data.__dlpack__(stream=stream)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._concrete("Tensor.__dlpack_device__").__dlpack_device__()  # type: ignore[no-any-return]
+
+    def __bool__(self) -> bool:
+        data = self._concrete("bool")
+        if self.size != 1:
+            raise ShapeError(
+                f"bool: the truth of a tensor needs one element, got shape {format_shape(self.shape)}"
+            )
+        return bool(dispatch.host_array(self, data))
+
+    def __int__(self) -> int:
+        self._concrete("int")
+        return int(self.item())
+
+    def __float__(self) -> float:
+        self._concrete("float")
+        return float(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __index__(self) -> int:
+        if self.dtype.kind not in "iu":
+            raise DTypeError(f"index: only an integer can be an index, got {self.dtype.name}")
+        self._concrete("index")
+        return int(self.item())
+
+    def __round__(self, ndigits: int | None = None) -> Any:
+        if ndigits:
+            raise TypeError("round: only rounding to integers is offered, got ndigits")
+        return registry.get_op("round")(self)
+
+    def __floor__(self) -> Tensor:
+        return registry.get_op("floor")(self)  # type: ignore[no-any-return]
+
+    def __ceil__(self) -> Tensor:
+        return registry.get_op("ceil")(self)  # type: ignore[no-any-return]
+
+    def __len__(self) -> int:
+        if not self.ndim:
+            raise TypeError("len: a 0-d tensor has no length")
+        return self.shape[0]
+
+    def __iter__(self) -> Any:
+        if not self.ndim:
+            raise TypeError("iter: a 0-d tensor cannot be iterated")
+        return (self[index] for index in range(int(self.shape[0])))
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> Any:
+        return self._binary("equal", other)
+
+    def __ne__(self, other: object) -> Any:
+        return self._binary("not_equal", other)
+
+    def _other(self, other: Any) -> Any:
+        if isinstance(other, (np.ndarray, list, tuple)):
+            return Tensor(other, device=self.device)
+        return super()._other(other)
+
+    def __matmul__(self, other: Any) -> Tensor:
+        from ..functional import matmul
+
+        return matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Tensor:
+        from ..functional import matmul
+
+        return matmul(Tensor(other, device=self.device), self)
+
+    def __repr__(self) -> str:
+        if not dispatch.is_concrete(self._data):
+            return f"{type(self).__name__}({self._spec}, traced)"
+        text = np.array2string(
+            np.asarray(dispatch.host_array(self, self._data)), separator=", ", prefix="Tensor("
+        )
+        return f"{type(self).__name__}({text}, dtype={self.dtype.name}, device={self.device})"
+
+    # New values for this handle.
+
+    def _reset(self, other: Tensor) -> None:
+        """Take another tensor's value; shape and dtype must agree.
+
+        Raises:
+            ShapeError, DTypeError: where they do not.
+        """
+        if other.dtype != self.dtype:
+            raise DTypeError(
+                f"Tensor: new value has another dtype, got {other.dtype.name}, "
+                f"expected {self.dtype.name}"
+            )
+        if tuple(map(int, other.shape)) != tuple(map(int, self.shape)):
+            raise ShapeError(
+                f"Tensor: new value has another shape, got {format_shape(other.shape)}, "
+                f"expected {format_shape(self.shape)}"
+            )
+        self._rebind(other)
+
+    def _rebind(self, other: Tensor) -> None:
+        if state.recorder is not None and dispatch.is_concrete(self._data):
+            state.recorder.write(self, other)
+        else:
+            self._data, self._spec = other._own(), other._spec
+
+    def __getitem__(self, key: Any) -> Tensor:
+        return indexing.getitem(self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._rebind(indexing.setitem(self, key, value))
+
+    def _in_place(self, name: str, other: Any) -> Any:
+        result = self._binary(name, other)
+        if result is NotImplemented:
+            return NotImplemented
+        if result.dtype != self.dtype:
+            result = result.cast(self.dtype) if name != "div" else result
+        self._rebind(result)
+        return self
+
+    def __iadd__(self, other: Any) -> Any:
+        return self._in_place("add", other)
+
+    def __isub__(self, other: Any) -> Any:
+        return self._in_place("sub", other)
+
+    def __imul__(self, other: Any) -> Any:
+        return self._in_place("mul", other)
+
+    def __itruediv__(self, other: Any) -> Any:
+        return self._in_place("div", other)
+
+    def __ifloordiv__(self, other: Any) -> Any:
+        return self._in_place("floor_div", other)
+
+    def __imod__(self, other: Any) -> Any:
+        return self._in_place("mod", other)
+
+    def __ipow__(self, other: Any) -> Any:
+        return self._in_place("pow", other)
+
+    # The few verbs that MegEngine offers as methods.
+
+    def detach(self) -> Tensor:
+        """Return the same value, through which no gradient flows."""
+        if state.recorder is not None:
+            saved, state.tapes = state.tapes, []
+            try:
+                return registry.get_op("copy")(self)  # type: ignore[no-any-return]
+            finally:
+                state.tapes = saved
+        return wrap(self._own(), self._spec)
+
+    def astype(self, dtype: Any) -> Tensor:
+        """Return this tensor converted to another dtype."""
+        return self.cast(dtype)  # type: ignore[no-any-return]
+
+    def to(self, device: str, *, _borrow: bool = False) -> Tensor:
+        """Return this tensor on a device; itself where it lies there already."""
+        where = parse_device(device)
+        if where == self.device:
+            return self
+        return Tensor(self.numpy(), dtype=self.dtype, device=where)
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """Return this tensor in another shape; one extent may be -1."""
+        from ..functional import reshape
+
+        return reshape(self, _given(shape))
+
+    def transpose(self, *pattern: Any) -> Tensor:
+        """Return this tensor with permuted axes, reversed if none are given."""
+        from ..functional import transpose
+
+        axes = _given(pattern) if pattern else tuple(reversed(range(self.ndim)))
+        return transpose(self, axes)
+
+    def flatten(self, start_axis: int = 0, end_axis: int = -1) -> Tensor:
+        """Return this tensor with a run of axes merged into one."""
+        from ..functional import flatten
+
+        return flatten(self, start_axis, end_axis)
+
+    def sum(self, axis: Any = None, keepdims: bool = False) -> Tensor:
+        """Return the sum over axes."""
+        from ..functional import sum
+
+        return sum(self, axis, keepdims)
+
+    def prod(self, axis: Any = None, keepdims: bool = False) -> Tensor:
+        """Return the product over axes."""
+        from ..functional import prod
+
+        return prod(self, axis, keepdims)
+
+    def min(self, axis: Any = None, keepdims: bool = False) -> Tensor:
+        """Return the minimum over axes."""
+        from ..functional import min
+
+        return min(self, axis, keepdims)
+
+    def max(self, axis: Any = None, keepdims: bool = False) -> Tensor:
+        """Return the maximum over axes."""
+        from ..functional import max
+
+        return max(self, axis, keepdims)
+
+    def mean(self, axis: Any = None, keepdims: bool = False) -> Tensor:
+        """Return the mean over axes."""
+        from ..functional import mean
+
+        return mean(self, axis, keepdims)
+
+    def set_value(self, value: Any) -> None:
+        """Give this tensor a new value of the same shape."""
+        new = value if isinstance(value, Tensor) else Tensor(value, self.dtype, self.device)
+        self._reset(new.cast(self.dtype))
+
+    def reset_zero(self) -> None:
+        """Set every element to zero."""
+        self._reset(self.full(self.shape, 0))
+
+    def __reduce__(self) -> Any:
+        return type(self)._unpickle, (self.numpy(), self.device, self.name)
+
+    @classmethod
+    def _unpickle(cls, array: np.ndarray, device: str, name: str) -> Tensor:
+        return cls(array, dtype=array.dtype, device=device, name=name)
+
+    def __copy__(self) -> Tensor:
+        return type(self)(self)
+
+    def __deepcopy__(self, memo: Any) -> Tensor:
+        copied = type(self)(self)
+        copied.name = self.name
+        return copied
+
+
+class Parameter(Tensor):
+    """A tensor that a Module counts among its parameters."""
+
+    __slots__ = ()
+
+
+def _given(arguments: tuple[Any, ...]) -> Any:
+    """Read ``f(2, 3)`` and ``f((2, 3))`` alike."""
+    if len(arguments) == 1 and isinstance(arguments[0], (tuple, list)):
+        return tuple(arguments[0])
+    return arguments
+
+
+def wrap(data: Any, spec: TensorSpec) -> Tensor:
+    """Make a tensor of data that is already in its final form."""
+    tensor = Tensor.__new__(Tensor)
+    tensor._data = data
+    tensor._spec = spec
+    tensor._grad = None
+    tensor.name = ""
+    return tensor
+
+
+def create(op: Op, attrs: Any) -> Any:
+    """Apply an op that has no inputs, in the runtime that is active."""
+    return dispatch.apply(op, (), attrs)
+
+
+dispatch.install(wrap)

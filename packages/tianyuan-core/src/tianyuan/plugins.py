@@ -1,0 +1,308 @@
+"""Find plugins at import, load what is sound, quarantine what is not, and remember why."""
+
+from __future__ import annotations
+
+import os
+import traceback
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib import metadata
+from typing import Any
+
+import pluggy
+
+from . import hookspecs, registry
+from .device import device_kind
+from .errors import PluginError
+from .plugin import API
+
+GROUP = "tianyuan.backends"
+
+LOADED, QUARANTINED, SKIPPED = "loaded", "quarantined", "skipped"
+
+
+class PluginWarning(UserWarning):
+    """Warn that a plugin was quarantined."""
+
+
+@dataclass
+class PluginRecord:
+    """What became of one plugin.
+
+    Attributes:
+        state: ``loaded``, ``quarantined`` or ``skipped`` (left out by TIANYUAN_PLUGINS).
+        reason: why it is not loaded; empty where it is.
+        error: the traceback of what it raised.
+    """
+
+    name: str
+    distribution: str
+    version: str
+    state: str = LOADED
+    reason: str = ""
+    error: str = ""
+    module: Any = None
+    ops: list[str] = field(default_factory=list)
+    layouts: list[str] = field(default_factory=list)
+    devices: list[str] = field(default_factory=list)
+    kernels_asked: set[str] = field(default_factory=set)
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} ({self.distribution} {self.version})"
+
+
+_records: dict[str, PluginRecord] = {}
+_manager = pluggy.PluginManager(hookspecs.PROJECT)
+_manager.add_hookspecs(hookspecs)
+
+
+def records() -> tuple[PluginRecord, ...]:
+    """Return one record per plugin seen, loaded or not, in the order of discovery."""
+    return tuple(_records.values())
+
+
+def strict() -> bool:
+    """Tell whether TIANYUAN_STRICT_PLUGINS makes a plugin's fault fatal."""
+    return os.environ.get("TIANYUAN_STRICT_PLUGINS", "") not in ("", "0")
+
+
+def allowed() -> set[str] | None:
+    """Return the names that TIANYUAN_PLUGINS lists, or None where all are allowed."""
+    listed = os.environ.get("TIANYUAN_PLUGINS")
+    return None if listed is None else {name.strip() for name in listed.split(",") if name.strip()}
+
+
+def quarantine(record: PluginRecord, reason: str, error: BaseException | None = None) -> None:
+    """Take back all that a plugin brought, keep the reason, and report it once.
+
+    Raises:
+        PluginError: under TIANYUAN_STRICT_PLUGINS.
+    """
+    record.state, record.reason = QUARANTINED, reason
+    if error is not None:
+        record.error = "".join(traceback.format_exception(error))
+    if record.module is not None and _manager.is_registered(record.module):
+        _manager.unregister(record.module)
+    registry.unregister(record.name, record.ops, record.layouts, record.devices)
+    record.ops, record.layouts, record.devices = [], [], []
+    message = f"plugin {record.title} is quarantined: {reason}"
+    if strict():
+        raise PluginError(message) from error
+    warnings.warn(message, PluginWarning, stacklevel=3)
+
+
+def discover() -> None:
+    """Load every plugin that the installed distributions name.
+
+    Raises:
+        PluginError: under TIANYUAN_STRICT_PLUGINS, where one is unsound.
+    """
+    registry.set_loader(ensure_kernels)
+    wanted = allowed()
+    for entry in sorted(_entry_points(), key=lambda entry: entry.name):
+        dist = entry.dist
+        record = PluginRecord(
+            entry.name,
+            dist.metadata["Name"] if dist else "?",
+            dist.version if dist else "?",
+        )
+        known = _records.get(entry.name)
+        if known is not None:
+            if known.distribution == record.distribution:
+                continue  # one distribution seen through two folders of the path
+            _records[f"{entry.name}@{record.distribution}"] = record
+            record.state = QUARANTINED
+            reason = f"the name {entry.name!r} is taken by {known.title}"
+            quarantine_unloaded(record, reason)
+            continue
+        _records[entry.name] = record
+        if wanted is not None and entry.name not in wanted:
+            record.state, record.reason = SKIPPED, "not listed in TIANYUAN_PLUGINS"
+            continue
+        load(record, entry.load)
+
+
+def quarantine_unloaded(record: PluginRecord, reason: str) -> None:
+    """Quarantine a plugin that brought nothing yet and whose name belongs to another."""
+    record.state, record.reason = QUARANTINED, reason
+    message = f"plugin {record.title} is quarantined: {reason}"
+    if strict():
+        raise PluginError(message)
+    warnings.warn(message, PluginWarning, stacklevel=3)
+
+
+def _entry_points() -> Iterable[metadata.EntryPoint]:
+    return metadata.entry_points(group=GROUP)
+
+
+def load(record: PluginRecord, importer: Callable[[], Any]) -> None:
+    """Import one plugin and register what it brings, or quarantine it."""
+    _records.setdefault(record.name, record)
+    try:
+        record.module = importer()
+    except Exception as error:
+        quarantine(record, f"it raised at import: {_describe(error)}", error)
+        return
+    version = getattr(record.module, "TIANYUAN_API", None)
+    reason = version_refusal(version)
+    if reason is not None:
+        quarantine(record, reason)
+        return
+    try:
+        _manager.register(record.module, name=record.name)
+        _register(record)
+    except Exception as error:
+        quarantine(record, f"it could not be registered: {_describe(error)}", error)
+
+
+def version_refusal(version: Any) -> str | None:
+    """Return why a plugin's API version does not fit, or None where it does."""
+    if (
+        not isinstance(version, tuple)
+        or len(version) != 2
+        or not all(isinstance(part, int) for part in version)
+    ):
+        return f"TIANYUAN_API must be a pair of ints, got {version!r}"
+    if version[0] != API[0] or version[1] > API[1]:
+        return (
+            f"it needs plugin API {version[0]}.{version[1]}, "
+            f"this core has {API[0]}.{API[1]}"
+        )
+    return None
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _call(record: PluginRecord, hook: str, **kwargs: Any) -> list[Any]:
+    """Call one hook of one plugin only."""
+    others = [plugin for plugin in _manager.get_plugins() if plugin is not record.module]
+    caller = _manager.subset_hook_caller(hook, others)
+    found: list[Any] = caller(**kwargs)
+    return found
+
+
+def _flat(record: PluginRecord, hook: str, **kwargs: Any) -> list[Any]:
+    return [item for part in _call(record, hook, **kwargs) for item in part]
+
+
+def _register(record: PluginRecord) -> None:
+    for op in _flat(record, "tianyuan_ops"):
+        _refuse_taken(op.name, "op", "ops")
+        registry.register_op(op)
+        record.ops.append(op.name)
+    for layout in _flat(record, "tianyuan_layouts"):
+        _refuse_taken(layout.name, "layout", "layouts")
+        registry.register_layout(layout)
+        record.layouts.append(layout.name)
+    for spec in _flat(record, "tianyuan_devices"):
+        registry.register_device(spec)
+        record.devices.append(spec.kind)
+
+
+def _refuse_taken(name: str, what: str, attribute: str) -> None:
+    for other in _records.values():
+        if name in getattr(other, attribute):
+            raise PluginError(f"the {what} {name!r} is already brought by {other.title}")
+
+
+def ensure_kernels(device: str) -> None:
+    """Ask every loaded plugin for its kernels on a kind of device, once each."""
+    kind = device_kind(device)
+    for record in records():
+        if record.state == LOADED and kind not in record.kernels_asked:
+            record.kernels_asked.add(kind)
+            try:
+                found = _flat(record, "tianyuan_kernels", device=kind)
+                _check_kernels(record, found)
+                if found:
+                    registry.register_kernels(record.name, kind, found)
+            except Exception as error:
+                quarantine(record, f"tianyuan_kernels raised: {_describe(error)}", error)
+
+
+def _check_kernels(record: PluginRecord, kernels: list[Any]) -> None:
+    seen: set[str] = set()
+    for kernel in kernels:
+        if kernel.name in seen:
+            raise PluginError(f"two kernels have one name, got {kernel.name!r}")
+        seen.add(kernel.name)
+        try:
+            registry.get_op(kernel.op)
+        except KeyError:
+            raise PluginError(f"kernel {kernel.name!r} is for an unknown op {kernel.op!r}") from None
+
+
+def compile_program(program: Any, device: str, backend: str | None = None) -> tuple[Any, list[str]]:
+    """Offer a program to the plugins; return the first executable (or None) and the refusals."""
+    refusals: list[str] = []
+    for record in records():
+        if record.state != LOADED or backend not in (None, record.name):
+            continue
+        try:
+            answers = _call(record, "tianyuan_compile", program=program, device=device)
+        except Exception as error:
+            quarantine(record, f"tianyuan_compile raised: {_describe(error)}", error)
+            continue
+        for answer in answers:
+            if answer is None or isinstance(answer, str):
+                refusals.append(f"{record.name}: {answer or 'declined without a reason'}")
+            else:
+                return answer, refusals
+    return None, refusals
+
+
+def passes(device: str) -> list[Any]:
+    """Return the graph passes that plugins bring for a kind of device."""
+    return [
+        item
+        for record in records()
+        if record.state == LOADED
+        for item in _guarded(record, "tianyuan_passes", device=device_kind(device))
+    ]
+
+
+def _guarded(record: PluginRecord, hook: str, **kwargs: Any) -> list[Any]:
+    try:
+        return _flat(record, hook, **kwargs)
+    except Exception as error:
+        quarantine(record, f"{hook} raised: {_describe(error)}", error)
+        return []
+
+
+@lru_cache(maxsize=None)
+def namespaces() -> dict[str, str]:
+    """Return the modules that plugins want to be reached below ``tianyuan``."""
+    return _merged("tianyuan_namespaces")
+
+
+def communicators() -> dict[str, Any]:
+    """Return the collective-communication back ends of all plugins."""
+    return _merged("tianyuan_communicators")
+
+
+def _merged(hook: str) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for record in records():
+        if record.state == LOADED:
+            try:
+                for part in _call(record, hook):
+                    merged.update(part)
+            except Exception as error:
+                quarantine(record, f"{hook} raised: {_describe(error)}", error)
+    return merged
+
+
+def report(record: PluginRecord) -> dict[str, Any]:
+    """Return what a loaded plugin tells of itself."""
+    merged: dict[str, Any] = {}
+    try:
+        for part in _call(record, "tianyuan_report"):
+            merged.update(part)
+    except Exception as error:
+        quarantine(record, f"tianyuan_report raised: {_describe(error)}", error)
+    return merged
