@@ -49,10 +49,9 @@ def _max_pool(
 ) -> None:
     (x,), (out,) = inputs, outputs
     padded = _padded(x, attrs.padding, _lowest(x.dtype))
-    for index, tap in enumerate(_taps(padded, attrs, out.shape[2:])):
-        if index == 0:
-            out[...] = tap
-        else:
+    out[...] = _lowest(x.dtype)
+    with np.errstate(invalid="ignore"):  # a NaN that wins is no error
+        for tap in _taps(padded, attrs, out.shape[2:]):
             np.maximum(out, tap, out=out)
 
 
@@ -65,7 +64,7 @@ def _winners(x: np.ndarray, attrs: Any, positions: Ints) -> np.ndarray:
     pairs = zip(_taps(padded, attrs, positions), _taps(inside, attrs, positions), strict=True)
     for index, (tap, valid) in enumerate(pairs):
         # "not <=" lets a NaN win; once a NaN has won, nothing replaces it.
-        better = (~(tap <= best) & (best == best)) | ((winner < 0) & valid)
+        better = (~(tap <= best) & ~np.isnan(best)) | ((winner < 0) & valid)
         np.copyto(best, tap, where=better)
         winner[better] = index
     return winner
