@@ -1,0 +1,264 @@
+// matmul and matmul_fused in float32: batches and parts of one product run in parallel.
+#include "kernel.hpp"
+#include "matmul.hpp"
+
+namespace TY_ISA {
+namespace {
+
+struct Product {
+  Gemm gemm;  // of batch item 0
+  int64_t batch;
+  int batch_dims;
+  int64_t extents[TY_MAX_DIMS], a_stride[TY_MAX_DIMS], b_stride[TY_MAX_DIMS];
+};
+
+// Distances of broadcast batch axes are zero.
+void batch_strides(const ty_tensor &x, const ty_tensor &out, int64_t *strides) {
+  const int dims = out.ndim - 2, own = x.ndim - 2;
+  int64_t stride = x.shape[x.ndim - 2] * x.shape[x.ndim - 1];
+  for (int axis = dims - 1; axis >= 0; --axis) {
+    const int mine = axis - (dims - own);
+    const int64_t extent = mine >= 0 ? x.shape[mine] : 1;
+    strides[axis] = extent == 1 ? 0 : stride;
+    stride *= extent;
+  }
+}
+
+Product product_of(const ty_tensor *inputs, const ty_tensor &out, bool ta, bool tb) {
+  const ty_tensor &a = inputs[0], &b = inputs[1];
+  Product p = {};
+  const int64_t a_cols = a.shape[a.ndim - 1], b_cols = b.shape[b.ndim - 1];
+  p.gemm.m = out.shape[out.ndim - 2];
+  p.gemm.n = out.shape[out.ndim - 1];
+  p.gemm.k = ta ? a.shape[a.ndim - 2] : a_cols;
+  p.gemm.a = static_cast<const float *>(a.data);
+  p.gemm.a_row = ta ? 1 : a_cols;
+  p.gemm.a_step = ta ? a_cols : 1;
+  p.gemm.b = static_cast<const float *>(b.data);
+  p.gemm.b_step = tb ? 1 : b_cols;
+  p.gemm.b_column = tb ? b_cols : 1;
+  p.gemm.c = static_cast<float *>(out.data);
+  p.gemm.c_row = p.gemm.n;
+  p.batch_dims = out.ndim - 2;
+  p.batch = 1;
+  for (int axis = 0; axis < p.batch_dims; ++axis) p.batch *= p.extents[axis] = out.shape[axis];
+  batch_strides(a, out, p.a_stride);
+  batch_strides(b, out, p.b_stride);
+  // Rows of all batch items on top of each other make one larger product where b is shared.
+  bool shared = p.batch > 1 && !ta;
+  for (int axis = 0; axis < p.batch_dims; ++axis)
+    if (p.extents[axis] > 1 && (p.b_stride[axis] != 0 || p.a_stride[axis] == 0)) shared = false;
+  if (shared) {
+    p.gemm.m *= p.batch;
+    p.batch = 1;
+    p.batch_dims = 0;
+  }
+  return p;
+}
+
+Gemm item_of(const Product &p, int64_t item) {
+  Gemm g = p.gemm;
+  const int64_t at = item * g.m * g.n;
+  g.c += at;
+  if (g.residual) g.residual += at;
+  for (int axis = p.batch_dims - 1; axis >= 0; --axis) {
+    const int64_t index = item % p.extents[axis];
+    item /= p.extents[axis];
+    g.a += index * p.a_stride[axis];
+    g.b += index * p.b_stride[axis];
+  }
+  return g;
+}
+
+Gemm part_of(const Gemm &whole, int64_t i0, int64_t i1, int64_t j0, int64_t j1) {
+  Gemm g = whole;
+  g.m = i1 - i0;
+  g.n = j1 - j0;
+  g.a += i0 * g.a_row;
+  g.b += j0 * g.b_column;
+  g.c += i0 * g.c_row + j0;
+  if (g.residual) g.residual += i0 * g.c_row + j0;
+  if (g.bias) g.bias += j0;
+  return g;
+}
+
+// y[j] = sum of x[k] times a contiguous row of the matrix: four rows share each load of x.
+void dot_rows(const float *x, const float *matrix, int64_t row, int64_t k, int64_t rows, float *y) {
+  const int64_t full = k / VF * VF;
+  const vtail tail = vtail_of(k - full);
+  int64_t j = 0;
+  for (; j + 4 <= rows; j += 4) {
+    const float *r = matrix + j * row;
+    vf s0 = vzero(), s1 = vzero(), s2 = vzero(), s3 = vzero();
+    for (int64_t i = 0; i < full; i += VF) {
+      const vf v = vload(x + i);
+      s0 = vfma(v, vload(r + i), s0);
+      s1 = vfma(v, vload(r + row + i), s1);
+      s2 = vfma(v, vload(r + 2 * row + i), s2);
+      s3 = vfma(v, vload(r + 3 * row + i), s3);
+    }
+    if (full < k) {
+      const vf v = vload_tail(x + full, tail);
+      s0 = vfma(v, vload_tail(r + full, tail), s0);
+      s1 = vfma(v, vload_tail(r + row + full, tail), s1);
+      s2 = vfma(v, vload_tail(r + 2 * row + full, tail), s2);
+      s3 = vfma(v, vload_tail(r + 3 * row + full, tail), s3);
+    }
+    y[j] = vhsum(s0);
+    y[j + 1] = vhsum(s1);
+    y[j + 2] = vhsum(s2);
+    y[j + 3] = vhsum(s3);
+  }
+  for (; j < rows; ++j) {
+    const float *r = matrix + j * row;
+    vf s = vzero();
+    for (int64_t i = 0; i < full; i += VF) s = vfma(vload(x + i), vload(r + i), s);
+    if (full < k) s = vfma(vload_tail(x + full, tail), vload_tail(r + full, tail), s);
+    y[j] = vhsum(s);
+  }
+}
+
+// y[j] = sum of x[k] times a contiguous column: lanes run over eight vectors of columns.
+void add_rows(const float *x, const float *matrix, int64_t row, int64_t k, int64_t cols, float *y) {
+  for (int64_t j = 0; j < cols; j += 8 * VF) {
+    vf s[8];
+    const int64_t some = cols - j;
+#pragma GCC unroll 8
+    for (int v = 0; v < 8; ++v) s[v] = vzero();
+    if (some >= 8 * VF) {
+      for (int64_t i = 0; i < k; ++i) {
+        const vf w = vset1(x[i]);
+#pragma GCC unroll 8
+        for (int v = 0; v < 8; ++v) s[v] = vfma(w, vload(matrix + i * row + j + v * VF), s[v]);
+      }
+      for (int v = 0; v < 8; ++v) vstore(y + j + v * VF, s[v]);
+      continue;
+    }
+    for (int64_t at = 0; at < some; at += VF) {
+      const vtail tail = vtail_of(some - at);
+      vf sum = vzero();
+      for (int64_t i = 0; i < k; ++i)
+        sum = vfma(vset1(x[i]), vload_tail(matrix + i * row + j + at, tail), sum);
+      vstore_tail(y + j + at, sum, tail);
+    }
+  }
+}
+
+// Bias, residual and activation over what a matrix-vector product left in c.
+void finish_vector(const Gemm &g) {
+  const bool row = g.m == 1;
+  const int64_t count = row ? g.n : g.m;
+  if (!g.bias && !g.residual && g.epilogue.activation == ACT_IDENTITY) return;
+  for (int64_t i = 0; i < count; i += VF) {
+    const vtail tail = vtail_of(count - i);
+    vf x = vload_tail(g.c + i, tail);
+    if (g.bias) x = vadd(x, row ? vload_tail(g.bias + i, tail) : vset1(g.bias[0]));
+    if (g.residual) x = vadd(x, vload_tail(g.residual + i, tail));
+    vstore_tail(g.c + i, activate(x, g.epilogue), tail);
+  }
+}
+
+// A product with one row or one column, over dense operands.
+void multiply_vector(const Gemm &g) {
+  if (g.m == 1) {
+    if (g.b_column == 1)
+      add_rows(g.a, g.b, g.b_step, g.k, g.n, g.c);
+    else
+      dot_rows(g.a, g.b, g.b_column, g.k, g.n, g.c);
+  } else if (g.a_row == 1) {
+    add_rows(g.b, g.a, g.a_step, g.k, g.m, g.c);
+  } else {
+    dot_rows(g.b, g.a, g.a_row, g.k, g.m, g.c);
+  }
+  finish_vector(g);
+}
+
+// A vector's stride is 1 whether or not the operand counts as transposed, and a column of c is
+// contiguous where n is 1.
+bool is_vector(const Gemm &g) { return g.m == 1 || g.n == 1; }
+
+struct Parts {
+  int64_t rows, cols, row_step, col_step;
+};
+
+// Cuts a product so that every thread gets some part, along multiples of a tile.
+Parts parts_of(const Gemm &g, int64_t wanted) {
+  Parts parts = {1, 1, g.m, g.n};
+  const double work = 2.0 * static_cast<double>(g.m) * static_cast<double>(g.n) *
+                      static_cast<double>(g.k);
+  if (wanted <= 1 || work < 4e5) return parts;
+  const int64_t row_tiles = (g.m + TILE_ROWS - 1) / TILE_ROWS;
+  const int64_t col_tiles = (g.n + TILE_LANES - 1) / TILE_LANES;
+  int64_t rows = 1, cols = 1;
+  while (rows * cols < wanted) {
+    const bool more_rows = g.m / rows >= g.n / cols;
+    if (more_rows && rows * 2 <= row_tiles)
+      rows *= 2;
+    else if (cols * 2 <= col_tiles)
+      cols *= 2;
+    else if (rows * 2 <= row_tiles)
+      rows *= 2;
+    else
+      break;
+  }
+  parts.row_step = (row_tiles + rows - 1) / rows * TILE_ROWS;
+  parts.col_step = (col_tiles + cols - 1) / cols * TILE_LANES;
+  parts.rows = (g.m + parts.row_step - 1) / parts.row_step;
+  parts.cols = (g.n + parts.col_step - 1) / parts.col_step;
+  return parts;
+}
+
+int run_product(const ty_ctx *ctx, const Product &p, void *workspace) {
+  const Gemm &g = p.gemm;
+  if (p.batch == 0 || g.m == 0 || g.n == 0) return 0;
+  const int64_t wanted = p.batch >= 2 * ctx->threads ? 1 : ctx->threads;
+  const Parts parts = parts_of(g, wanted);
+  const int64_t per_slot = gemm_workspace(g.m, g.n, g.k), per_item = parts.rows * parts.cols;
+  const double work = 2.0 * static_cast<double>(parts.row_step) *
+                      static_cast<double>(parts.col_step) * static_cast<double>(g.k + 1);
+  const int64_t grain = work > 2e5 ? 1 : static_cast<int64_t>(2e5 / work) + 1;
+  ty_parallel(ctx, p.batch * per_item, grain, [&](int64_t begin, int64_t end, int32_t slot) {
+    for (int64_t at = begin; at < end; ++at) {
+      const Gemm item = item_of(p, at / per_item);
+      const int64_t i = at % per_item / parts.cols * parts.row_step;
+      const int64_t j = at % parts.cols * parts.col_step;
+      const int64_t i1 = i + parts.row_step < g.m ? i + parts.row_step : g.m;
+      const int64_t j1 = j + parts.col_step < g.n ? j + parts.col_step : g.n;
+      const Gemm part = part_of(item, i, i1, j, j1);
+      if (is_vector(g))
+        multiply_vector(part);
+      else
+        gemm(part, static_cast<float *>(workspace) + slot * per_slot);
+    }
+  });
+  return 0;
+}
+
+int matmul(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *attrs,
+           void *workspace) {
+  const ty_matmul_attrs *a = reinterpret_cast<const ty_matmul_attrs *>(attrs);
+  const Product p =
+      product_of(inputs, outputs[0], a->transpose_a != 0, a->transpose_b != 0);
+  return run_product(ctx, p, workspace);
+}
+
+int matmul_fused(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
+                 const ty_attrs *attrs, void *workspace) {
+  const ty_matmul_fused_attrs *a = reinterpret_cast<const ty_matmul_fused_attrs *>(attrs);
+  Product p = product_of(inputs, outputs[0], a->transpose_a != 0, a->transpose_b != 0);
+  int next = 2;
+  if (a->has_bias) p.gemm.bias = static_cast<const float *>(inputs[next++].data);
+  if (a->has_residual) p.gemm.residual = static_cast<const float *>(inputs[next].data);
+  const char *name = TY_STRING(a, a->activation);
+  p.gemm.epilogue = {activation_of(name), static_cast<float>(a->lower),
+                     static_cast<float>(a->upper)};
+  if (p.gemm.epilogue.activation == ACT_UNKNOWN)
+    return ty_fail(ctx, "matmul_fused: unknown activation, got '%s'", name);
+  return run_product(ctx, p, workspace);
+}
+
+}  // namespace
+}  // namespace TY_ISA
+
+TY_EXPORT_KERNELS(matmul, TY_KERNEL(matmul, "matmul_f32", "tiled"),
+                  TY_KERNEL(matmul_fused, "matmul_fused_f32", "tiled"))

@@ -1,0 +1,29 @@
+// General matrix product for one thread, for whatever kernel reduces its work to it.
+#pragma once
+
+#include "epilogue.hpp"
+#include "tile.hpp"
+
+namespace TY_ISA {
+
+// c = activation(a b + bias + residual); distances in floats. The columns of c and of residual,
+// which has the form of c, are contiguous.
+struct Gemm {
+  int64_t m, n, k;
+  const float *a;
+  int64_t a_row, a_step;
+  const float *b;
+  int64_t b_step, b_column;
+  float *c;
+  int64_t c_row;
+  const float *bias;      // n values, or NULL
+  const float *residual;  // or NULL
+  Epilogue epilogue;
+};
+
+// Floats of workspace that gemm needs; also enough for every part of the product.
+int64_t gemm_workspace(int64_t m, int64_t n, int64_t k);
+
+void gemm(const Gemm &g, float *workspace);
+
+}  // namespace TY_ISA

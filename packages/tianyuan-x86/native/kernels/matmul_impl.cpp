@@ -1,0 +1,188 @@
+// General matrix product of one thread: packed panels in a caller's workspace, tiles over them.
+#include "matmul.hpp"
+
+namespace TY_ISA {
+namespace {
+
+// Depth, height and width of the packed blocks: a panel of b stays in the first-level cache, the
+// block of a in the second, the block of b in the third.
+enum { BLOCK_K = 384, BLOCK_M = 12 * TILE_ROWS, BLOCK_N = 2048 };
+
+TY_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+TY_INLINE int64_t round_up(int64_t a, int64_t to) { return (a + to - 1) / to * to; }
+
+// Panels of up to TILE_ROWS rows, k-major; the last panel is as narrow as its rows.
+void pack_a(float *to, const float *a, int64_t a_row, int64_t a_step, int64_t rows, int64_t depth) {
+  for (int64_t i = 0; i < rows; i += TILE_ROWS) {
+    const int64_t height = least(TILE_ROWS, rows - i);
+    const float *from = a + i * a_row;
+    if (a_row == 1) {
+      const vtail tail = vtail_of(height);
+      for (int64_t k = 0; k < depth; ++k)
+        vstore_tail(to + k * height, vload_tail(from + k * a_step, tail), tail);
+    } else {
+      for (int64_t r = 0; r < height; ++r)
+        for (int64_t k = 0; k < depth; ++k) to[k * height + r] = from[r * a_row + k * a_step];
+    }
+    to += height * depth;
+  }
+}
+
+// One panel of TILE_LANES columns whose rows lie contiguous in b, zeros behind the last column.
+void pack_b_rows(float *to, const float *b, int64_t b_step, int64_t cols, int64_t depth) {
+  const vtail tail0 = vtail_of(cols), tail1 = vtail_of(cols > VF ? cols - VF : 0);
+  for (int64_t k = 0; k < depth; ++k) {
+    const float *from = b + k * b_step;
+    vstore(to + k * TILE_LANES, vload_tail(from, tail0));
+    vstore(to + k * TILE_LANES + VF, cols > VF ? vload_tail(from + VF, tail1) : vzero());
+  }
+}
+
+// The same from columns that lie contiguous in b.
+void pack_b_columns(float *to, const float *b, int64_t b_column, int64_t cols, int64_t depth) {
+  for (int64_t j = 0; j < TILE_LANES; j += VF) {
+    for (int64_t k = 0; k < depth; k += VF) {
+      const int64_t some = least(VF, depth - k);
+      const vtail tail = vtail_of(some);
+      vf block[VF];
+#pragma GCC unroll 16
+      for (int r = 0; r < VF; ++r)
+        block[r] = j + r < cols ? vload_tail(b + (j + r) * b_column + k, tail) : vzero();
+      vtranspose(block);
+      for (int r = 0; r < some; ++r) vstore(to + (k + r) * TILE_LANES + j, block[r]);
+    }
+  }
+}
+
+void pack_b_panel(float *to, const Gemm &g, int64_t k0, int64_t j0, int64_t cols, int64_t depth) {
+  const float *from = g.b + k0 * g.b_step + j0 * g.b_column;
+  if (g.b_column == 1) {
+    pack_b_rows(to, from, g.b_step, cols, depth);
+  } else if (g.b_step == 1) {
+    pack_b_columns(to, from, g.b_column, cols, depth);
+  } else {
+    for (int64_t k = 0; k < depth; ++k)
+      for (int64_t j = 0; j < TILE_LANES; ++j)
+        to[k * TILE_LANES + j] = j < cols ? from[k * g.b_step + j * g.b_column] : 0.0f;
+  }
+}
+
+// Moves a tile between the accumulators and c; the last block of k adds the epilogue.
+void load_tile(float *acc, const Gemm &g, int64_t i, int64_t rows, int64_t j, int64_t cols) {
+  const int vectors = cols > VF ? 2 : 1;
+  for (int64_t r = 0; r < rows; ++r)
+    for (int v = 0; v < vectors; ++v)
+      vstore(acc + (r * vectors + v) * VF,
+             vload_tail(g.c + (i + r) * g.c_row + j + v * VF, vtail_of(cols - v * VF)));
+}
+
+void store_tile(const float *acc, const Gemm &g, int64_t i, int64_t rows, int64_t j, int64_t cols,
+                bool last) {
+  const int vectors = cols > VF ? 2 : 1;
+  for (int v = 0; v < vectors; ++v) {
+    const vtail tail = vtail_of(cols - v * VF);
+    const int64_t column = j + v * VF;
+    const vf bias = last && g.bias ? vload_tail(g.bias + column, tail) : vzero();
+    for (int64_t r = 0; r < rows; ++r) {
+      vf x = vload(acc + (r * vectors + v) * VF);
+      const int64_t at = (i + r) * g.c_row + column;
+      if (last) {
+        x = vadd(x, bias);
+        if (g.residual) x = vadd(x, vload_tail(g.residual + at, tail));
+        x = activate(x, g.epilogue);
+      }
+      vstore_tail(g.c + at, x, tail);
+    }
+  }
+}
+
+struct Block {
+  int64_t i0, rows, j0, cols, k0, depth;
+  bool first, last, packed_a, packed_b;
+};
+
+// All tiles of one block of k; b is walked panel by panel, so that one panel stays cached.
+void multiply_block(const Gemm &g, const Block &block, const float *a, const float *b) {
+  alignas(64) float acc[TILE_ROWS * TILE_LANES];
+  const TileSegment whole = {0, 0, block.depth};
+  TileArgs t = {};
+  t.segments = &whole;
+  t.n_segments = 1;
+  t.accumulate = !block.first;
+  t.c = acc;
+  for (int64_t j = 0; j < block.cols; j += TILE_LANES) {
+    const int64_t cols = least(TILE_LANES, block.cols - j);
+    const bool direct_b = !block.packed_b && cols == TILE_LANES;
+    t.b = direct_b ? g.b + block.k0 * g.b_step + block.j0 + j
+                   : (block.packed_b ? b + j * block.depth : b);
+    t.b_step = direct_b ? g.b_step : static_cast<int64_t>(TILE_LANES);
+    t.b_next = VF;
+    for (int64_t i = 0; i < block.rows; i += TILE_ROWS) {
+      const int64_t rows = least(TILE_ROWS, block.rows - i);
+      TileKind kind = TILE_UNIT;
+      if (block.packed_a) {
+        t.a = a + i * block.depth;
+        t.a_step = rows;
+      } else {
+        t.a = g.a + (block.i0 + i) * g.a_row + block.k0 * g.a_step;
+        t.a_step = g.a_step;
+        t.a_row = g.a_row;
+        kind = TILE_STRIDED;
+      }
+      if (!block.first) load_tile(acc, g, block.i0 + i, rows, block.j0 + j, cols);
+      tile_of(kind, 1, static_cast<int>(rows), cols > VF ? 2 : 1)(&t);
+      store_tile(acc, g, block.i0 + i, rows, block.j0 + j, cols, block.last);
+    }
+  }
+}
+
+// Packs the panels of b that the block cannot read in place: all, or a last narrow one.
+void pack_b(float *to, const Gemm &g, const Block &block) {
+  for (int64_t j = 0; j < block.cols; j += TILE_LANES) {
+    const int64_t cols = least(TILE_LANES, block.cols - j);
+    if (block.packed_b)
+      pack_b_panel(to + j * block.depth, g, block.k0, block.j0 + j, cols, block.depth);
+    else if (cols < TILE_LANES)
+      pack_b_panel(to, g, block.k0, block.j0 + j, cols, block.depth);
+  }
+}
+
+}  // namespace
+
+int64_t gemm_workspace(int64_t m, int64_t n, int64_t k) {
+  const int64_t depth = least(k, BLOCK_K);
+  const int64_t cols = least(round_up(n, TILE_LANES), BLOCK_N);
+  return round_up((least(m, BLOCK_M) + cols) * depth, 16) + 16;
+}
+
+void gemm(const Gemm &g, float *workspace) {
+  const int64_t blocks = g.k > BLOCK_K ? (g.k + BLOCK_K - 1) / BLOCK_K : 1;
+  const int64_t depth = (g.k + blocks - 1) / blocks;
+  float *const packed_b = workspace;
+  float *const packed_a =
+      workspace + round_up(least(round_up(g.n, TILE_LANES), BLOCK_N) * depth, 16);
+  Block block = {};
+  // Packing pays once a panel is read several times; rows of a that lie a power of two apart would
+  // evict one another from the first-level cache.
+  block.packed_a = g.n > 3 * TILE_LANES || (g.a_row != 1 && g.a_row % 512 == 0);
+  block.packed_b = g.b_column != 1 || g.m > 3 * TILE_ROWS;
+  for (block.j0 = 0; block.j0 < g.n; block.j0 += BLOCK_N) {
+    block.cols = least(BLOCK_N, g.n - block.j0);
+    for (int64_t at = 0; at < blocks; ++at) {
+      block.k0 = at * depth;
+      block.depth = least(depth, g.k - block.k0);
+      block.first = at == 0;
+      block.last = at == blocks - 1;
+      pack_b(packed_b, g, block);
+      for (block.i0 = 0; block.i0 < g.m; block.i0 += BLOCK_M) {
+        block.rows = least(BLOCK_M, g.m - block.i0);
+        if (block.packed_a)
+          pack_a(packed_a, g.a + block.i0 * g.a_row + block.k0 * g.a_step, g.a_row, g.a_step,
+                 block.rows, block.depth);
+        multiply_block(g, block, packed_a, packed_b);
+      }
+    }
+  }
+}
+
+}  // namespace TY_ISA

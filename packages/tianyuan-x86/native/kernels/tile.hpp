@@ -1,0 +1,89 @@
+// The one inner loop of matrix multiplication and convolution: a tile of accumulators
+// c[row][lane] += a(row, k) * b(k, lane), where k runs over segments with fixed steps inside.
+#pragma once
+
+#include "simd.hpp"
+
+namespace TY_ISA {
+
+// Rows and vectors of the largest tile: what fits the register file beside b and one broadcast.
+#if TY_VF == 16
+enum { TILE_ROWS = 14, TILE_VECTORS = 2, TILE_LANES = 32 };
+#else
+enum { TILE_ROWS = 6, TILE_VECTORS = 2, TILE_LANES = 16 };
+#endif
+
+// `count` steps of k: a starts at offset `a`, b at offset `b`, in floats.
+struct TileSegment {
+  int64_t a, b, count;
+};
+
+// How far apart the rows of a are: compile-time distances make shorter address arithmetic.
+enum TileKind { TILE_UNIT = 0, TILE_BLOCK = 1, TILE_STRIDED = 2 };
+
+struct TileArgs {
+  const float *a, *b;
+  const TileSegment *segments;
+  int64_t n_segments;
+  int64_t a_row;    // TILE_STRIDED: distance of rows; else distance of the two halves of the rows
+  int64_t a_step;   // distance of k in a
+  int64_t b_step;   // distance of k in b
+  int64_t b_next;   // distance of the second vector of b from the first
+  bool accumulate;  // start from what `c` holds instead of zero
+  float *c;         // rows x vectors x VF, 64-byte aligned
+};
+
+typedef void (*TileRun)(const TileArgs *);
+
+// Tile of `rows` rows and `vectors` vectors. `halves` is 1, or 2 where the rows are two runs of
+// rows / 2 that lie a_row apart (not for TILE_STRIDED).
+TileRun tile_of(TileKind kind, int halves, int rows, int vectors);
+
+// Transposes VF vectors of VF lanes.
+TY_INLINE void vtranspose(vf *r) {
+#if TY_VF == 16
+  vf t[16];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    vf lo0 = _mm512_unpacklo_ps(r[4 * i], r[4 * i + 1]);
+    vf hi0 = _mm512_unpackhi_ps(r[4 * i], r[4 * i + 1]);
+    vf lo1 = _mm512_unpacklo_ps(r[4 * i + 2], r[4 * i + 3]);
+    vf hi1 = _mm512_unpackhi_ps(r[4 * i + 2], r[4 * i + 3]);
+    t[4 * i] = _mm512_shuffle_ps(lo0, lo1, 0x44);
+    t[4 * i + 1] = _mm512_shuffle_ps(lo0, lo1, 0xee);
+    t[4 * i + 2] = _mm512_shuffle_ps(hi0, hi1, 0x44);
+    t[4 * i + 3] = _mm512_shuffle_ps(hi0, hi1, 0xee);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    vf a = _mm512_shuffle_f32x4(t[i], t[4 + i], 0x88);
+    vf b = _mm512_shuffle_f32x4(t[i], t[4 + i], 0xdd);
+    vf c = _mm512_shuffle_f32x4(t[8 + i], t[12 + i], 0x88);
+    vf d = _mm512_shuffle_f32x4(t[8 + i], t[12 + i], 0xdd);
+    r[i] = _mm512_shuffle_f32x4(a, c, 0x88);
+    r[8 + i] = _mm512_shuffle_f32x4(a, c, 0xdd);
+    r[4 + i] = _mm512_shuffle_f32x4(b, d, 0x88);
+    r[12 + i] = _mm512_shuffle_f32x4(b, d, 0xdd);
+  }
+#else
+  vf t[8];
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    vf lo0 = _mm256_unpacklo_ps(r[4 * i], r[4 * i + 1]);
+    vf hi0 = _mm256_unpackhi_ps(r[4 * i], r[4 * i + 1]);
+    vf lo1 = _mm256_unpacklo_ps(r[4 * i + 2], r[4 * i + 3]);
+    vf hi1 = _mm256_unpackhi_ps(r[4 * i + 2], r[4 * i + 3]);
+    t[4 * i] = _mm256_shuffle_ps(lo0, lo1, 0x44);
+    t[4 * i + 1] = _mm256_shuffle_ps(lo0, lo1, 0xee);
+    t[4 * i + 2] = _mm256_shuffle_ps(hi0, hi1, 0x44);
+    t[4 * i + 3] = _mm256_shuffle_ps(hi0, hi1, 0xee);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    r[i] = _mm256_permute2f128_ps(t[i], t[4 + i], 0x20);
+    r[4 + i] = _mm256_permute2f128_ps(t[i], t[4 + i], 0x31);
+  }
+#endif
+}
+
+}  // namespace TY_ISA
