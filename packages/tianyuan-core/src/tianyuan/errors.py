@@ -52,3 +52,7 @@ class ModelFormatError(TianyuanError, ValueError):
 
 class GradError(TianyuanError, RuntimeError):
     """Raise where a gradient is asked for that does not exist."""
+
+
+class IndexRangeError(TianyuanError, IndexError):
+    """Raise where a key of ``x[...]`` points outside of a tensor."""

@@ -1,0 +1,180 @@
+"""Bring a call's arguments into the form ops take: operands that meet, pairs, axes, shapes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from .. import dtypes, shapes
+from ..errors import AttrError, DTypeError, ShapeError
+from ..imperative.tensor import Tensor
+from ..ops.operand import Operand
+from ..registry import get_op
+
+_SCALARS = (bool, int, float, np.generic)
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def run(op: str, *operands: Any, **attrs: Any) -> Tensor:
+    """Apply an op that has one output."""
+    return cast(Tensor, get_op(op)(*operands, **attrs))
+
+
+def run_many(op: str, *operands: Any, **attrs: Any) -> tuple[Tensor, ...]:
+    """Apply an op that has several outputs."""
+    return tuple(get_op(op)(*operands, **attrs))
+
+
+def tensor(op: str, value: Any, what: str = "input") -> Tensor:
+    """Return a value that must be a tensor.
+
+    Raises:
+        DTypeError: where it is none.
+    """
+    if isinstance(value, Operand):
+        return cast(Tensor, value)
+    raise DTypeError(f"{op}: {what} must be a tensor, got {type(value).__name__}")
+
+
+def tensors(op: str, *values: Any) -> list[Tensor]:
+    """Turn tensors, numpy arrays and Python scalars into tensors; scalars are weak.
+
+    Raises:
+        DTypeError: where none of them is a tensor, or one cannot become a tensor.
+    """
+    if all(isinstance(value, Operand) for value in values):
+        return list(values)
+    first = next((value for value in values if isinstance(value, Operand)), None)
+    if first is None:
+        got = ", ".join(type(value).__name__ for value in values)
+        raise DTypeError(f"{op}: no input is a tensor, got {got}, expected at least one Tensor")
+    device = first.device  # type: ignore[attr-defined]
+    found: list[Any] = [
+        Tensor(v, device=device) if isinstance(v, (np.ndarray, list, tuple)) else v for v in values
+    ]
+    meeting = dtypes.promote(*(v.dtype for v in found if isinstance(v, Operand)))
+    return [
+        v if isinstance(v, Operand) else _from_scalar(op, v, first, meeting)  # type: ignore[misc]
+        for v in found
+    ]
+
+
+def _from_scalar(op: str, value: Any, like: Operand, meeting: dtypes.DType) -> Tensor:
+    plain = value.item() if isinstance(value, np.generic) else value
+    if not isinstance(value, _SCALARS) or not isinstance(plain, (bool, int, float)):
+        raise DTypeError(
+            f"{op}: input cannot become a tensor, got {type(value).__name__}, "
+            "expected a Tensor, an array or a number"
+        )
+    if isinstance(plain, shapes.Dim):
+        return extent(like, plain, dtypes.promote_scalar(meeting, int))
+    return cast(Tensor, like.full((), plain, dtypes.promote_scalar(meeting, type(plain))))
+
+
+def extent(like: Operand, size: int, dtype: dtypes.DType) -> Tensor:
+    """Return a scalar tensor that holds an extent and follows it where it is symbolic."""
+    if not shapes.symbols_of(size):
+        return cast(Tensor, like.full((), int(size), dtype))
+    return run("sum", like.full((size,), 1, dtype), axes=(0,), keepdims=False)
+
+
+def floating(value: Tensor) -> Tensor:
+    """Return a floating tensor as it is and any other as float32."""
+    return value if dtypes.is_float(value.dtype) else cast(Tensor, value.cast("float32"))
+
+
+def same_dtype(op: str, *values: Tensor) -> list[Tensor]:
+    """Return tensors cast to the dtype in which they meet."""
+    if not values:
+        raise ShapeError(f"{op}: no input was given, expected at least one")
+    want = dtypes.promote(*(value.dtype for value in values))
+    return [cast(Tensor, value.cast(want)) for value in values]
+
+
+def pair(op: str, what: str, value: Any, least: int = 0) -> tuple[int, int]:
+    """Turn an int or two ints into (height, width).
+
+    Raises:
+        AttrError: where it is neither, or one is smaller than ``least``.
+    """
+    items = list(value) if isinstance(value, (tuple, list)) else [value, value]
+    ok = len(items) == 2 and all(_is_int(item) for item in items)
+    if not ok or any(int(item) < least for item in items):
+        raise AttrError(
+            f"{op}: {what} is not valid, got {value!r}, expected an int or two ints >= {least}"
+        )
+    return as_int(items[0]), as_int(items[1])
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_))
+
+
+def as_int(value: Any) -> int:
+    """Turn an int-like into an int, keeping a symbolic extent."""
+    return value if isinstance(value, int) else int(value)
+
+
+def shape_of(op: str, shape: Any) -> shapes.Shape:
+    """Turn an int, a sequence of ints or an integer tensor into a shape.
+
+    Raises:
+        ShapeError: where it holds something else than ints.
+    """
+    if isinstance(shape, (Operand, np.ndarray)):
+        array = shape.numpy() if isinstance(shape, Operand) else shape  # type: ignore[attr-defined]
+        shape = array.reshape(-1).tolist()
+    items = [shape] if _is_int(shape) else list(shape) if isinstance(shape, Iterable) else [None]
+    if not all(_is_int(item) or _is_scalar_tensor(item) for item in items):
+        raise ShapeError(f"{op}: shape is not valid, got {shape!r}, expected ints")
+    return tuple(as_int(item) for item in items)
+
+
+def _is_scalar_tensor(item: Any) -> bool:
+    return isinstance(item, Operand) and len(item.shape) == 0 and item.dtype.kind in "iu"
+
+
+def non_negative(op: str, shape: shapes.Shape) -> shapes.Shape:
+    """Return a shape after checking that no extent is negative.
+
+    Raises:
+        ShapeError: where one is.
+    """
+    if any(int(extent) < 0 for extent in shape):
+        raise ShapeError(
+            f"{op}: an extent is negative, got {shapes.format_shape(shape)}, expected >= 0"
+        )
+    return shape
+
+
+def same_shape(left: Sequence[int], right: Sequence[int]) -> bool:
+    """Tell whether two shapes are equal, without fixing a symbolic extent."""
+    return len(left) == len(right) and all(
+        int(a) == int(b) for a, b in zip(left, right, strict=True)
+    )
+
+
+def choice(op: str, what: str, value: Any, allowed: Sequence[str]) -> str:
+    """Return a word that must be one of those allowed.
+
+    Raises:
+        AttrError: where it is not.
+    """
+    if value not in allowed:
+        raise AttrError(f"{op}: {what} is unknown, got {value!r}, expected {' or '.join(allowed)}")
+    return str(value)
+
+
+def accepts_keepdim(function: _Function) -> _Function:
+    """Let a function understand ``keepdim`` as another spelling of ``keepdims``."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if "keepdim" in kwargs:
+            kwargs["keepdims"] = kwargs.pop("keepdim")
+        return function(*args, **kwargs)
+
+    return cast(_Function, wrapper)

@@ -1,0 +1,144 @@
+"""Create tensors from shapes and numbers; the dtype is float32 unless said otherwise."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import numpy as np
+
+from .. import dtypes, shapes
+from ..errors import AttrError
+from ..imperative.tensor import Tensor, create
+from ..ops.operand import Operand
+from ..registry import get_op
+from .arguments import as_int, non_negative, run, shape_of, tensor
+
+
+def _make(op: str, device: Any, **attrs: Any) -> Tensor:
+    found = get_op(op)
+    made = create(found, found.attrs(**attrs))
+    return made if device is None else cast(Tensor, made.to(device))
+
+
+def _shape(op: str, shape: Any) -> shapes.Shape:
+    return non_negative(op, shape_of(op, shape))
+
+
+def full(shape: Any, value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Create a tensor of one value; without ``dtype`` an int gives int32 and a bool bool.
+
+    Raises:
+        ShapeError: where the shape does not consist of non-negative ints.
+    """
+    extents = _shape("full", shape)
+    if isinstance(value, (Operand, np.ndarray)):
+        filled = value if isinstance(value, Operand) else Tensor(value, device=device)
+        filled = filled if dtype is None else filled.cast(dtype)
+        return run("broadcast_to", filled, shape=extents)
+    plain = value.item() if isinstance(value, np.generic) else value
+    if not isinstance(plain, (bool, int, float)):
+        raise AttrError(f"full: value must be a number, got {type(value).__name__}")
+    if dtype is None:
+        dtype = dtypes.promote_scalar(dtypes.as_dtype("bool"), _kind(plain))
+    return _make(
+        "full", device, shape=extents, value=float(plain), dtype=dtypes.as_dtype(dtype).name
+    )
+
+
+def _kind(value: Any) -> type:
+    return bool if isinstance(value, bool) else int if isinstance(value, int) else float
+
+
+def ones(shape: Any, *, dtype: Any = "float32", device: Any = None) -> Tensor:
+    """Create a tensor of ones."""
+    return full(shape, 1, dtype=dtype, device=device)
+
+
+def zeros(shape: Any, *, dtype: Any = "float32", device: Any = None) -> Tensor:
+    """Create a tensor of zeros."""
+    return full(shape, 0, dtype=dtype, device=device)
+
+
+def full_like(inp: Tensor, value: Any) -> Tensor:
+    """Create a tensor of one value with the shape, dtype and device of another."""
+    return cast(Tensor, tensor("full_like", inp).full(inp.shape, value))
+
+
+def ones_like(inp: Tensor) -> Tensor:
+    """Create a tensor of ones with the shape, dtype and device of another."""
+    return full_like(inp, 1)
+
+
+def zeros_like(inp: Tensor) -> Tensor:
+    """Create a tensor of zeros with the shape, dtype and device of another."""
+    return full_like(inp, 0)
+
+
+def arange(
+    start: Any = 0, stop: Any = None, step: Any = 1, *, dtype: Any = "float32", device: Any = None
+) -> Tensor:
+    """Create the numbers from ``start`` to below ``stop`` (0 to below ``start`` without it).
+
+    Raises:
+        AttrError: where the step is zero.
+    """
+    first, last, step = (_number("arange", v) for v in (start, 0 if stop is None else stop, step))
+    if stop is None:
+        first, last = 0, first
+    if step == 0:
+        raise AttrError("arange: step must not be zero")
+    return _make(
+        "arange",
+        device,
+        start=float(first),
+        step=float(step),
+        count=_count(first, last, step),
+        dtype=dtypes.as_dtype(dtype).name,
+    )
+
+
+def _number(op: str, value: Any) -> Any:
+    if isinstance(value, Operand):
+        value = value.item()  # type: ignore[attr-defined]
+    value = value.item() if isinstance(value, np.generic) else value
+    if not isinstance(value, (int, float)):
+        raise AttrError(f"{op}: bounds must be numbers, got {type(value).__name__}")
+    return value
+
+
+def _count(first: Any, last: Any, step: Any) -> int:
+    """Return how many steps fit before ``last``; symbolic extents stay so."""
+    if not all(isinstance(value, int) for value in (first, last, step)):
+        return builtin_max(0, math.ceil((last - first) / step))
+    span, stride = (last - first, step) if int(step) > 0 else (first - last, -step)
+    count = (span + (stride - 1)) // stride
+    return count if int(count) > 0 else 0
+
+
+builtin_max = max
+
+
+def linspace(
+    start: Any, stop: Any, num: int, *, dtype: Any = "float32", device: Any = None
+) -> Tensor:
+    """Create ``num`` evenly spaced numbers from ``start`` to ``stop``, both included.
+
+    Raises:
+        AttrError: where ``num`` is not positive.
+    """
+    first, last = _number("linspace", start), _number("linspace", stop)
+    count = as_int(_number("linspace", num))
+    if int(count) <= 0:
+        raise AttrError(f"linspace: num must be positive, got {count}")
+    want = dtypes.as_dtype(dtype)
+    step = 0.0 if int(count) == 1 else (last - first) / (int(count) - 1)
+    made = "float64" if want.name == "float64" else "float32"
+    row = _make("arange", device, start=float(first), step=float(step), count=count, dtype=made)
+    return cast(Tensor, row.cast(want))
+
+
+def eye(N: int, M: int | None = None, *, dtype: Any = "float32", device: Any = None) -> Tensor:
+    """Create an (N, M) matrix, square without M, with ones on the main diagonal."""
+    rows, cols = non_negative("eye", shape_of("eye", (N, N if M is None else M)))
+    return _make("eye", device, rows=rows, cols=cols, k=0, dtype=dtypes.as_dtype(dtype).name)

@@ -1,0 +1,136 @@
+"""Change shapes without changing elements: reshape, transpose and their relatives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+from .. import shapes
+from ..errors import AttrError, ShapeError
+from ..imperative.tensor import Tensor
+from .arguments import run, same_shape, shape_of, tensor
+
+
+def broadcast_to(inp: Tensor, shape: Any) -> Tensor:
+    """Repeat along new leading axes and axes of extent 1 until the shape is reached."""
+    return run("broadcast_to", tensor("broadcast_to", inp), shape=shape_of("broadcast_to", shape))
+
+
+def resolve_shape(op: str, have: shapes.Shape, want: shapes.Shape) -> shapes.Shape:
+    """Return the shape that a reshape gives, with its one -1 replaced.
+
+    Raises:
+        ShapeError: where the element counts differ, or more than one extent is -1.
+    """
+    unknown = [i for i, extent in enumerate(want) if int(extent) == -1]
+    known = shapes.volume(extent for i, extent in enumerate(want) if i not in unknown)
+    total = shapes.volume(have)
+    fits = len(unknown) <= 1 and all(int(n) >= 0 for i, n in enumerate(want) if i not in unknown)
+    if fits and unknown:
+        fits = int(known) != 0 and int(total) % int(known) == 0
+    elif fits:
+        fits = int(known) == int(total)
+    if not fits:
+        raise ShapeError(
+            f"{op}: shape does not fit, got {shapes.format_shape(want)} for "
+            f"{shapes.format_shape(have)}, expected {int(total)} elements and at most one -1"
+        )
+    return tuple(total // known if i in unknown else extent for i, extent in enumerate(want))
+
+
+def reshape(inp: Tensor, target_shape: Any) -> Tensor:
+    """Give the elements, in row-major order, another shape; one extent may be -1.
+
+    Raises:
+        ShapeError: where the element counts differ.
+    """
+    have = tensor("reshape", inp).shape
+    want = resolve_shape("reshape", have, shape_of("reshape", target_shape))
+    return inp if same_shape(have, want) else run("reshape", inp, shape=want)
+
+
+def flatten(inp: Tensor, start_axis: int = 0, end_axis: int = -1) -> Tensor:
+    """Join the axes from ``start_axis`` to ``end_axis``, both included, into one.
+
+    Raises:
+        AttrError: where an axis is out of range or the end comes before the start.
+    """
+    rank = tensor("flatten", inp).ndim
+    first = shapes.normalize_axis("flatten", start_axis, rank)
+    last = shapes.normalize_axis("flatten", end_axis, rank)
+    if last < first:
+        raise AttrError(f"flatten: axes are crossed, got {start_axis} and {end_axis}")
+    joined = shapes.volume(inp.shape[first : last + 1])
+    want = (*inp.shape[:first], joined, *inp.shape[last + 1 :])
+    return inp if len(want) == rank else run("reshape", inp, shape=want)
+
+
+def transpose(inp: Tensor, pattern: Any = None) -> Tensor:
+    """Permute the axes; ``"x"`` in the pattern stands for a new axis of extent 1.
+
+    Without a pattern the axes are reversed.
+
+    Raises:
+        AttrError: where the pattern does not name every axis once.
+    """
+    rank = tensor("transpose", inp).ndim
+    items = list(range(rank))[::-1] if pattern is None else list(pattern)
+    perm = tuple(
+        shapes.normalize_axis("transpose", item, rank) for item in items if item != "x"
+    )
+    if sorted(perm) != list(range(rank)):
+        raise AttrError(
+            f"transpose: pattern must name every axis once, got {tuple(items)}, "
+            f"expected {rank} axes and any number of 'x'"
+        )
+    moved = inp if perm == tuple(range(rank)) else run("transpose", inp, perm=perm)
+    if len(items) == rank:
+        return moved
+    extents = iter(moved.shape)
+    return run("reshape", moved, shape=tuple(1 if i == "x" else next(extents) for i in items))
+
+
+def swapaxes(inp: Tensor, axis1: int, axis2: int) -> Tensor:
+    """Exchange two axes."""
+    rank = tensor("swapaxes", inp).ndim
+    first = shapes.normalize_axis("swapaxes", axis1, rank)
+    second = shapes.normalize_axis("swapaxes", axis2, rank)
+    perm = list(range(rank))
+    perm[first], perm[second] = second, first
+    return transpose(inp, perm)
+
+
+def expand_dims(inp: Tensor, axis: int | Sequence[int]) -> Tensor:
+    """Insert axes of extent 1 at the positions that ``axis`` names in the result."""
+    given = tuple(axis) if isinstance(axis, Iterable) else (axis,)
+    rank = tensor("expand_dims", inp).ndim + len(given)
+    axes = shapes.normalize_axes("expand_dims", given, rank)
+    extents = iter(inp.shape)
+    return run(
+        "reshape", inp, shape=tuple(1 if a in axes else next(extents) for a in range(rank))
+    )
+
+
+def squeeze(inp: Tensor, axis: int | Sequence[int] | None = None) -> Tensor:
+    """Drop axes of extent 1, all of them by default.
+
+    Raises:
+        ShapeError: where an axis that is named has another extent.
+    """
+    have = tensor("squeeze", inp).shape
+    if axis is None:
+        axes: tuple[int, ...] = tuple(a for a, extent in enumerate(have) if extent == 1)
+    else:
+        axes = shapes.normalize_axes("squeeze", axis, inp.ndim)
+    if any(int(have[a]) != 1 for a in axes):
+        raise ShapeError(
+            f"squeeze: extent must be 1, got shape {shapes.format_shape(have)} and axis {axis}"
+        )
+    want = tuple(extent for a, extent in enumerate(have) if a not in axes)
+    return run("reshape", inp, shape=want) if axes else inp
+
+
+def copy(inp: Tensor, device: Any = None) -> Tensor:
+    """Return a tensor of its own with the same elements, on another device where one is named."""
+    made = run("copy", tensor("copy", inp))
+    return made if device is None else cast(Tensor, made.to(device))
