@@ -187,7 +187,7 @@ TY_INLINE vf vhsigmoid(vf x) {
 }
 TY_INLINE vf vsoftplus(vf x) { return vadd(vrelu(x), vlog1p(vexp(vneg(vabs(x))))); }
 
-// x Phi(x) by erf; below -1 the complement is kept relative by its exponential form.
+// x Phi(x) by erf: 3 ulp above zero, 2e-7 absolute below, where 1 + erf cancels.
 TY_INLINE vf vgelu(vf x) {
   vf half = vmul(vset1(0.5f), x);
   return vfma(half, verf(vmul(x, vset1(0.707106781f))), half);
