@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 
 from .. import registry
 from ..op import Op
@@ -18,8 +17,6 @@ def register_all() -> tuple[Op, ...]:
     """Register every op of every family and return them."""
     found: list[Op] = []
     for family in FAMILIES:
-        if importlib.util.find_spec(f"{__name__}.{family}") is None:
-            continue
         found += importlib.import_module(f"{__name__}.{family}").OPS
     for op in found:
         registry.register_op(op)

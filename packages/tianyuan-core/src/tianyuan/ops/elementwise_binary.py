@@ -13,7 +13,13 @@ from ..errors import DTypeError, KernelError
 from ..op import Grad, GradContext, Op, Specs, TensorSpec, expect_same_dtype
 from . import elementwise_unary as one
 from .elementwise_rules import (
-    ANY, BOOL, FLOAT, INTEGER, NUMBER, binary, elementwise_reference, predicate,
+    ANY,
+    BOOL,
+    FLOAT,
+    INTEGER,
+    NUMBER,
+    binary,
+    predicate,
 )  # fmt: skip
 from .operand import unbroadcast
 
@@ -155,7 +161,9 @@ RIGHT_SHIFT = binary("right_shift", np.right_shift, None, (INTEGER,))
 def _where_infer(specs: Specs, attrs: Any) -> Specs:
     mask, x, y = specs
     if not is_bool(mask.dtype):
-        raise DTypeError(f"where: the mask has the wrong dtype, got {mask.dtype.name}, expected bool")
+        raise DTypeError(
+            f"where: the mask has the wrong dtype, got {mask.dtype.name}, expected bool"
+        )
     expect_same_dtype("where", (x, y))
     shape = shapes.broadcast("where", *(spec.shape for spec in specs))
     return (TensorSpec(shape, x.dtype, x.device),)

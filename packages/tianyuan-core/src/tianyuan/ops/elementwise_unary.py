@@ -49,18 +49,17 @@ def _gelu_slope(g: Any, x: Any, y: Any) -> Any:
 
 
 def _silu(x: Any) -> Any:
-    # The limit at minus infinity is 0, where the product would be NaN.
-    return np.where(x == -np.inf, 0.0, x * _sigmoid(x))
+    return x * _sigmoid(x)
 
 
 def _hswish(x: Any) -> Any:
-    return np.where(x <= -3, 0.0, np.where(x >= 3, x, x * _hsigmoid(x)))
+    return x * _hsigmoid(x)
 
 
 def _gelu(x: Any) -> Any:
     # erfc keeps the digits of the left tail, where 1 + erf would cancel.
     erfc = np.vectorize(math.erfc, otypes=[np.float64])
-    return np.where(x == -np.inf, 0.0, 0.5 * x * erfc(-x * math.sqrt(0.5)))
+    return 0.5 * x * erfc(-x * math.sqrt(0.5))
 
 
 def _softplus(x: Any) -> Any:
