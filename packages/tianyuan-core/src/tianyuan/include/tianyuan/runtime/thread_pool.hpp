@@ -1,0 +1,280 @@
+// A fork-join thread pool: one parallel loop at a time, low latency, pieces that do not depend on
+// the number of threads.
+//
+// The thread that calls parallel_for takes part itself. Workers spin for a moment after a loop, so
+// that the next kernel finds them awake, then park. A caller that finds the pool busy with another
+// thread's loop runs its own pieces itself, and so does a call from inside a piece. After fork()
+// the child has no workers; it starts new ones at its next loop.
+#pragma once
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <new>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "tianyuan/abi.h"
+
+namespace tianyuan::runtime {
+
+inline void pause_cpu() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+// CPUs that the process may run on.
+inline int32_t usable_cpus() {
+#if defined(__linux__)
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+#endif
+  return std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency()));
+}
+
+class ThreadPool {
+ public:
+  // Most pieces that one loop is cut into.
+  static constexpr int64_t max_pieces = 256;
+
+  explicit ThreadPool(int32_t threads = usable_cpus())
+      : table_{TY_ABI_VERSION, sizeof(ty_thread_pool), this, run_loop, get_size, set_size},
+        threads_(std::max(1, threads)) {
+    static const int registered = pthread_atfork(nullptr, nullptr, count_fork);
+    (void)registered;
+    state_.store(new State(fork_count().load(std::memory_order_acquire)));
+  }
+
+  ~ThreadPool() {
+    State *state = state_.load();
+    if (state->born == fork_count().load()) {
+      stop(*state);
+      delete state;
+    }  // otherwise its threads exist in the parent only, and its locks may be held for ever
+  }
+
+  ThreadPool(const ThreadPool &) = delete;
+  ThreadPool &operator=(const ThreadPool &) = delete;
+
+  // What other plugins see of this pool; valid as long as the pool.
+  const ty_thread_pool *table() const { return &table_; }
+  int32_t size() const { return threads_.load(std::memory_order_relaxed); }
+
+  // Waits for the running loop; at least one thread remains.
+  void resize(int32_t threads) {
+    State &state = current();
+    std::lock_guard<std::mutex> hold(state.owner);
+    threads = std::max(1, threads);
+    if (threads == threads_.load()) return;
+    stop(state);
+    threads_.store(threads);
+  }
+
+  // Items per piece: at least grain, and such that there are at most max_pieces pieces.
+  static int64_t piece_size(int64_t n, int64_t grain) {
+    return std::max({int64_t{1}, grain, (n + max_pieces - 1) / max_pieces});
+  }
+
+  void parallel_for(int32_t threads, int64_t n, int64_t grain, ty_task task, void *arg) {
+    if (n <= 0) return;
+    const int64_t piece = piece_size(n, grain);
+    int32_t &slot = current_slot();
+    if (slot >= 0 || piece >= n || threads <= 1 || size() <= 1) {
+      // A nested loop keeps the slot of the piece around it, which is what makes it unique.
+      run_alone(n, piece, slot > 0 && slot < threads ? slot : 0, task, arg);
+      return;
+    }
+    State &state = current();
+    std::unique_lock<std::mutex> hold(state.owner, std::try_to_lock);
+    if (!hold.owns_lock()) {
+      run_alone(n, piece, 0, task, arg);
+      return;
+    }
+    start(state);
+    fork_join(state, threads, n, piece, task, arg);
+  }
+
+ private:
+  struct alignas(64) Job {
+    ty_task task = nullptr;
+    void *arg = nullptr;
+    int64_t n = 0;
+    int64_t piece = 1;
+    int32_t limit = 1;
+    alignas(64) std::atomic<int64_t> next{0};
+    std::atomic<int32_t> slots{1};
+  };
+
+  // Everything that fork() leaves unusable in the child.
+  struct State {
+    explicit State(uint64_t forks) : born(forks) {}
+    const uint64_t born;
+    std::mutex owner;  // held by the thread whose loop runs
+    std::vector<std::thread> workers;
+    Job job;
+    alignas(64) std::atomic<uint64_t> epoch{0};  // grows with each loop
+    alignas(64) std::atomic<int32_t> inside{0};  // workers that may look at the job
+    std::atomic<bool> open{false};               // whether the job may be looked at
+    std::atomic<bool> stopping{false};
+    alignas(64) std::atomic<int32_t> parked{0};
+    std::mutex park;
+    std::condition_variable wake;
+  };
+
+  static constexpr int spins = 2000;
+
+  static std::atomic<uint64_t> &fork_count() {
+    static std::atomic<uint64_t> count{0};
+    return count;
+  }
+  static void count_fork() { fork_count().fetch_add(1, std::memory_order_acq_rel); }
+
+  // Slot of the piece that this thread runs now, -1 outside of any.
+  static int32_t &current_slot() {
+    static thread_local int32_t slot = -1;
+    return slot;
+  }
+
+  State &current() {
+    State *state = state_.load(std::memory_order_acquire);
+    const uint64_t forks = fork_count().load(std::memory_order_acquire);
+    if (state->born == forks) return *state;
+    State *fresh = new State(forks);
+    if (state_.compare_exchange_strong(state, fresh)) return *fresh;
+    delete fresh;
+    return *state;
+  }
+
+  static void run_alone(int64_t n, int64_t piece, int32_t slot, ty_task task, void *arg) {
+    int32_t &current = current_slot();
+    const int32_t before = current;
+    current = slot;
+    for (int64_t begin = 0; begin < n; begin += piece) {
+      task(arg, begin, std::min(n, begin + piece), slot);
+    }
+    current = before;
+  }
+
+  static void run_pieces(Job &job, int32_t slot) {
+    int32_t &current = current_slot();
+    current = slot;
+    for (;;) {
+      const int64_t begin = job.next.fetch_add(job.piece, std::memory_order_relaxed);
+      if (begin >= job.n) break;
+      job.task(job.arg, begin, std::min(job.n, begin + job.piece), slot);
+    }
+    current = -1;
+  }
+
+  void fork_join(State &state, int32_t threads, int64_t n, int64_t piece, ty_task task,
+                 void *arg) {
+    Job &job = state.job;
+    job.task = task;
+    job.arg = arg;
+    job.n = n;
+    job.piece = piece;
+    job.limit = std::min(threads, size());
+    job.next.store(0, std::memory_order_relaxed);
+    job.slots.store(1, std::memory_order_relaxed);
+    state.open.store(true);
+    state.epoch.fetch_add(1);
+    if (state.parked.load() > 0) {
+      std::lock_guard<std::mutex> hold(state.park);
+      state.wake.notify_all();
+    }
+    run_pieces(job, 0);
+    // A worker first announces itself, then looks whether the job is open: once it is closed and
+    // nobody is inside, every piece that was taken has run and nobody will look at the job again.
+    state.open.store(false);
+    for (int spin = 0; state.inside.load() != 0; ++spin) {
+      if (spin < spins) {
+        pause_cpu();
+      } else {
+        sched_yield();
+      }
+    }
+  }
+
+  static void join_in(State &state) {
+    state.inside.fetch_add(1);
+    if (state.open.load()) {
+      const int32_t slot = state.job.slots.fetch_add(1, std::memory_order_relaxed);
+      if (slot < state.job.limit) run_pieces(state.job, slot);
+    }
+    state.inside.fetch_sub(1);
+  }
+
+  static void wait(State &state, uint64_t seen) {
+    for (int spin = 0; spin < spins; ++spin) {
+      if (state.epoch.load() != seen || state.stopping.load()) return;
+      pause_cpu();
+    }
+    std::unique_lock<std::mutex> hold(state.park);
+    state.parked.fetch_add(1);
+    state.wake.wait(hold, [&] { return state.epoch.load() != seen || state.stopping.load(); });
+    state.parked.fetch_sub(1);
+  }
+
+  static void work(State &state) {
+    uint64_t seen = 0;
+    for (;;) {
+      wait(state, seen);
+      if (state.stopping.load()) return;
+      seen = state.epoch.load();
+      join_in(state);
+    }
+  }
+
+  // Starts the missing workers; with fewer than wanted (a limit of the system) loops still run.
+  void start(State &state) {
+    const auto wanted = static_cast<size_t>(size() - 1);
+    if (state.workers.size() == wanted) return;
+    sigset_t all, before;  // signals are for the program's own threads
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    try {
+      while (state.workers.size() < wanted) {
+        state.workers.emplace_back([&state] { work(state); });
+      }
+    } catch (const std::system_error &) {
+      threads_.store(static_cast<int32_t>(state.workers.size()) + 1);
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
+  static void stop(State &state) {
+    {
+      std::lock_guard<std::mutex> hold(state.park);
+      state.stopping.store(true);
+      state.wake.notify_all();
+    }
+    for (std::thread &worker : state.workers) worker.join();
+    state.workers.clear();
+    state.stopping.store(false);
+    state.epoch.store(0);
+  }
+
+  static void run_loop(const ty_ctx *ctx, int64_t n, int64_t grain, ty_task task, void *arg) {
+    static_cast<ThreadPool *>(ctx->pool)->parallel_for(ctx->threads, n, grain, task, arg);
+  }
+  static int32_t get_size(void *self) { return static_cast<ThreadPool *>(self)->size(); }
+  static void set_size(void *self, int32_t threads) {
+    static_cast<ThreadPool *>(self)->resize(threads);
+  }
+
+  const ty_thread_pool table_;
+  std::atomic<int32_t> threads_;
+  std::atomic<State *> state_{nullptr};
+};
+
+}  // namespace tianyuan::runtime

@@ -1,0 +1,118 @@
+// The eager call: one kernel on the caller's arrays, with as little around it as possible.
+#pragma once
+
+#include <memory>
+
+#include "api.hpp"
+#include "arrays.hpp"
+
+namespace tianyuan_x86 {
+
+constexpr int64_t error_size = 512;
+
+inline PyObject *kernel_error() {
+  static PyObject *type = nullptr;
+  if (type == nullptr) {
+    PyObject *errors = PyImport_ImportModule("tianyuan.errors");
+    if (errors == nullptr) return nullptr;
+    type = PyObject_GetAttrString(errors, "KernelError");
+    Py_DECREF(errors);
+  }
+  return type;
+}
+
+inline PyObject *raise_kernel_error(const char *message) {
+  PyObject *type = kernel_error();
+  if (type != nullptr) PyErr_SetString(type, message);
+  return nullptr;
+}
+
+// The arrays of one call as tensors: on the stack unless there are many.
+class Tensors {
+ public:
+  bool read(PyObject *sequence, const char *role, bool written) {
+    PyObject *fast = PySequence_Fast(sequence, "kernel: arrays must come as a sequence");
+    if (fast == nullptr) return false;
+    const Py_ssize_t count = PySequence_Fast_GET_SIZE(fast);
+    if (count > stack_size) heap_.reset(new ty_tensor[static_cast<size_t>(count)]);
+    PyObject **items = PySequence_Fast_ITEMS(fast);
+    bool fine = true;
+    for (Py_ssize_t index = 0; fine && index < count; ++index) {
+      fine = read_array(items[index], role, index, written, data()[index]);
+      if (fine) items_ += count_items(data()[index]);
+    }
+    Py_DECREF(fast);
+    return fine;
+  }
+
+  ty_tensor *data() { return heap_ ? heap_.get() : stack_; }
+  int64_t items() const { return items_; }
+
+ private:
+  static constexpr Py_ssize_t stack_size = 8;
+  ty_tensor stack_[stack_size];
+  std::unique_ptr<ty_tensor[]> heap_;
+  int64_t items_ = 0;
+};
+
+// Below this many elements a kernel is over sooner than another thread would get the GIL.
+constexpr int64_t keep_gil_below = 16384;
+
+inline int run_kernel(ty_run run, const ty_ctx &ctx, Tensors &inputs, Tensors &outputs,
+                      const char *attrs, void *workspace) {
+  const auto *head = reinterpret_cast<const ty_attrs *>(attrs);
+  if (inputs.items() + outputs.items() < keep_gil_below) {
+    return run(&ctx, inputs.data(), outputs.data(), head, workspace);
+  }
+  PyThreadState *state = PyEval_SaveThread();
+  const int code = run(&ctx, inputs.data(), outputs.data(), head, workspace);
+  PyEval_RestoreThread(state);
+  return code;
+}
+
+inline bool read_workspace(PyObject *object, void *&workspace) {
+  if (object == Py_None) return true;
+  ty_tensor tensor;
+  if (!read_array(object, "workspace", 0, true, tensor)) return false;
+  workspace = tensor.data;
+  return true;
+}
+
+inline PyObject *call(PyObject *, PyObject *const *args, Py_ssize_t count) {
+  if (count < 4 || count > 6 || !PyBytes_Check(args[1])) {
+    PyErr_SetString(PyExc_TypeError,
+                    "call: expected (address, attrs: bytes, inputs, outputs, workspace=None, "
+                    "threads=0)");
+    return nullptr;
+  }
+  const auto run = reinterpret_cast<ty_run>(PyLong_AsVoidPtr(args[0]));
+  if (run == nullptr) {
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "call: the address is 0");
+    return nullptr;
+  }
+  Tensors inputs, outputs;
+  void *workspace = nullptr;
+  if (!inputs.read(args[2], "input", false) || !outputs.read(args[3], "output", true)) {
+    return nullptr;
+  }
+  if (count > 4 && !read_workspace(args[4], workspace)) return nullptr;
+  const ty_thread_pool *pool = tianyuan_x86_api()->pool();
+  long threads = pool->size(pool->self);
+  if (count > 5) {
+    const long most = PyLong_AsLong(args[5]);
+    if (most == -1 && PyErr_Occurred()) return nullptr;
+    if (most > 0 && most < threads) threads = most;
+  }
+  char error[error_size];
+  error[0] = '\0';
+  const ty_ctx ctx = {TY_ABI_VERSION, sizeof(ty_ctx),     static_cast<int32_t>(threads),
+                      0,              pool->parallel_for, pool->self,
+                      error,          error_size};
+  const int code = run_kernel(run, ctx, inputs, outputs, PyBytes_AS_STRING(args[1]), workspace);
+  if (code != 0) {
+    return raise_kernel_error(error[0] != '\0' ? error : "kernel: failed without a reason");
+  }
+  Py_RETURN_NONE;
+}
+
+}  // namespace tianyuan_x86

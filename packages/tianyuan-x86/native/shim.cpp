@@ -1,0 +1,86 @@
+// The thin extension module: capsules, the eager call, and programs, over libtianyuan_x86.so.
+#include <pybind11/pybind11.h>
+
+#include "api.hpp"
+#include "detect.hpp"
+#include "eager.hpp"
+#include "program.hpp"
+
+namespace tianyuan_x86 {
+namespace {
+
+py::capsule capsule_of(const void *table, const char *name) {
+  return py::capsule(table, name);
+}
+
+py::dict feature_dict() {
+  static constexpr struct {
+    const char *name;
+    uint32_t bit;
+  } names[] = {
+      {"avx2", TY_X86_AVX2},
+      {"fma", TY_X86_FMA},
+      {"f16c", TY_X86_F16C},
+      {"bmi2", TY_X86_BMI2},
+      {"avx512f", TY_X86_AVX512F},
+      {"avx512bw", TY_X86_AVX512BW},
+      {"avx512dq", TY_X86_AVX512DQ},
+      {"avx512vl", TY_X86_AVX512VL},
+      {"avx512_vnni", TY_X86_AVX512_VNNI},
+      {"avx512_bf16", TY_X86_AVX512_BF16},
+      {"avx_vnni", TY_X86_AVX_VNNI},
+      {"amx_tile", TY_X86_AMX_TILE},
+      {"amx_int8", TY_X86_AMX_INT8},
+      {"amx_bf16", TY_X86_AMX_BF16},
+      {"os_ymm", TY_X86_OS_YMM},
+      {"os_zmm", TY_X86_OS_ZMM},
+      {"os_tile", TY_X86_OS_TILE},
+  };
+  const uint32_t found = tianyuan_x86_api()->features();
+  py::dict result;
+  for (const auto &feature : names) result[feature.name] = (found & feature.bit) != 0;
+  return result;
+}
+
+py::list tier_list() {
+  py::list result;
+  for (int64_t rank = 0;; ++rank) {
+    const char *name = tianyuan_x86_api()->tier(rank);
+    if (name == nullptr) return result;
+    result.append(name);
+  }
+}
+
+void adopt_pool(const py::capsule &capsule) {
+  const auto *pool = static_cast<const ty_thread_pool *>(
+      PyCapsule_GetPointer(capsule.ptr(), TY_THREAD_POOL_CAPSULE));
+  if (pool == nullptr) throw py::error_already_set();
+  capsule.inc_ref();  // the library keeps the pointer for the life of the process
+  tianyuan_x86_api()->adopt_pool(pool);
+}
+
+PyMethodDef eager_methods[] = {
+    {"call", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call)), METH_FASTCALL,
+     "call(address, attrs, inputs, outputs, workspace=None, threads=0)\n--\n\n"
+     "Run a C kernel on C-contiguous arrays; raise KernelError where it reports failure."},
+    {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+}  // namespace tianyuan_x86
+
+PYBIND11_MODULE(_native, module) {
+  using namespace tianyuan_x86;
+  module.def("features", &feature_dict, "Return what the CPU has and the system permits.");
+  module.def("tiers", &tier_list, "Return the ISA tiers that this machine runs, best first.");
+  module.def(
+      "kernel_table",
+      [] { return capsule_of(tianyuan_x86_api()->kernels(), TY_KERNEL_TABLE_CAPSULE); },
+      "Return the capsule of all kernels that this machine runs.");
+  module.def(
+      "thread_pool",
+      [] { return capsule_of(tianyuan_x86_api()->own_pool(), TY_THREAD_POOL_CAPSULE); },
+      "Return the capsule of the library's own thread pool.");
+  module.def("adopt_thread_pool", &adopt_pool, "Run loops on another plugin's pool from now on.");
+  define_program(module);
+  if (PyModule_AddFunctions(module.ptr(), eager_methods) != 0) throw py::error_already_set();
+}
