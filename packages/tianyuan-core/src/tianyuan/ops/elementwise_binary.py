@@ -88,24 +88,24 @@ def _logical(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda a, b: function(a != 0, b != 0)
 
 
-ADD = binary("add", np.add, _pair(lambda g, a, b, y: g, lambda g, a, b, y: g), ANY)
-SUB = binary("sub", np.subtract, _pair(lambda g, a, b, y: g, lambda g, a, b, y: -g), NUMBER)
-MUL = binary("mul", np.multiply, _pair(lambda g, a, b, y: g * b, lambda g, a, b, y: g * a), ANY)
-DIV = binary(
+ADD: Op = binary("add", np.add, _pair(lambda g, a, b, y: g, lambda g, a, b, y: g), ANY)
+SUB: Op = binary("sub", np.subtract, _pair(lambda g, a, b, y: g, lambda g, a, b, y: -g), NUMBER)
+MUL: Op = binary("mul", np.multiply, _pair(lambda g, a, b, y: g * b, lambda g, a, b, y: g * a), ANY)
+DIV: Op = binary(
     "div",
     np.divide,
     _pair(lambda g, a, b, y: g / b, lambda g, a, b, y: -(g * (y / b))),
     (FLOAT,),
 )
-FLOOR_DIV = binary("floor_div", _integer_safe(np.floor_divide), _pair(None, None), NUMBER)
-MOD = binary(
+FLOOR_DIV: Op = binary("floor_div", _integer_safe(np.floor_divide), _pair(None, None), NUMBER)
+MOD: Op = binary(
     "mod",
     _integer_safe(np.mod),
     _pair(lambda g, a, b, y: g, lambda g, a, b, y: -(g * FLOOR_DIV(a, b))),
     NUMBER,
 )
-POW = binary("pow", _pow, _pair(_pow_base, _pow_exponent), NUMBER)
-MAXIMUM = binary(
+POW: Op = binary("pow", _pow, _pair(_pow_base, _pow_exponent), NUMBER)
+MAXIMUM: Op = binary(
     "maximum",
     np.maximum,
     _pair(
@@ -114,7 +114,7 @@ MAXIMUM = binary(
     ),
     ANY,
 )
-MINIMUM = binary(
+MINIMUM: Op = binary(
     "minimum",
     np.minimum,
     _pair(
@@ -123,7 +123,7 @@ MINIMUM = binary(
     ),
     ANY,
 )
-ATAN2 = binary(
+ATAN2: Op = binary(
     "atan2",
     np.arctan2,
     _pair(
@@ -132,7 +132,7 @@ ATAN2 = binary(
     ),
     (FLOAT,),
 )
-LOGADDEXP = binary(
+LOGADDEXP: Op = binary(
     "logaddexp",
     np.logaddexp,
     _pair(
@@ -142,20 +142,20 @@ LOGADDEXP = binary(
     (FLOAT,),
 )
 
-EQUAL = predicate("equal", np.equal, ANY, 2)
-NOT_EQUAL = predicate("not_equal", np.not_equal, ANY, 2)
-LESS = predicate("less", np.less, ANY, 2)
-LESS_EQUAL = predicate("less_equal", np.less_equal, ANY, 2)
-GREATER = predicate("greater", np.greater, ANY, 2)
-GREATER_EQUAL = predicate("greater_equal", np.greater_equal, ANY, 2)
-LOGICAL_AND = predicate("logical_and", _logical(np.logical_and), ANY, 2)
-LOGICAL_OR = predicate("logical_or", _logical(np.logical_or), ANY, 2)
-LOGICAL_XOR = predicate("logical_xor", _logical(np.logical_xor), ANY, 2)
-BITWISE_AND = binary("bitwise_and", np.bitwise_and, None, (BOOL, INTEGER))
-BITWISE_OR = binary("bitwise_or", np.bitwise_or, None, (BOOL, INTEGER))
-BITWISE_XOR = binary("bitwise_xor", np.bitwise_xor, None, (BOOL, INTEGER))
-LEFT_SHIFT = binary("left_shift", np.left_shift, None, (INTEGER,))
-RIGHT_SHIFT = binary("right_shift", np.right_shift, None, (INTEGER,))
+EQUAL: Op = predicate("equal", np.equal, ANY, 2)
+NOT_EQUAL: Op = predicate("not_equal", np.not_equal, ANY, 2)
+LESS: Op = predicate("less", np.less, ANY, 2)
+LESS_EQUAL: Op = predicate("less_equal", np.less_equal, ANY, 2)
+GREATER: Op = predicate("greater", np.greater, ANY, 2)
+GREATER_EQUAL: Op = predicate("greater_equal", np.greater_equal, ANY, 2)
+LOGICAL_AND: Op = predicate("logical_and", _logical(np.logical_and), ANY, 2)
+LOGICAL_OR: Op = predicate("logical_or", _logical(np.logical_or), ANY, 2)
+LOGICAL_XOR: Op = predicate("logical_xor", _logical(np.logical_xor), ANY, 2)
+BITWISE_AND: Op = binary("bitwise_and", np.bitwise_and, None, (BOOL, INTEGER))
+BITWISE_OR: Op = binary("bitwise_or", np.bitwise_or, None, (BOOL, INTEGER))
+BITWISE_XOR: Op = binary("bitwise_xor", np.bitwise_xor, None, (BOOL, INTEGER))
+LEFT_SHIFT: Op = binary("left_shift", np.left_shift, None, (INTEGER,))
+RIGHT_SHIFT: Op = binary("right_shift", np.right_shift, None, (INTEGER,))
 
 
 def _where_infer(specs: Specs, attrs: Any) -> Specs:
@@ -182,7 +182,7 @@ def _where_grad(ctx: GradContext, grads: Any) -> Sequence[Any]:
     return (None, dx, dy)
 
 
-WHERE = Op(
+WHERE: Op = Op(
     "where",
     infer=_where_infer,
     reference=_where_reference,

@@ -71,55 +71,55 @@ def _exact_on_integers(function: Any) -> Any:
     return lambda x: function(x) if x.dtype.kind == "f" else x
 
 
-ABS = unary("abs", np.abs, lambda g, x, y: g * SIGN(x), NUMBER)
-NEG = unary("neg", np.negative, lambda g, x, y: -g, NUMBER)
-SIGN = unary("sign", np.sign, _no_slope, NUMBER)
-FLOOR = unary("floor", _exact_on_integers(np.floor), _no_slope, NUMBER)
-CEIL = unary("ceil", _exact_on_integers(np.ceil), _no_slope, NUMBER)
-ROUND = unary("round", _exact_on_integers(np.rint), _no_slope, NUMBER)
-SQUARE = unary("square", lambda x: x * x, lambda g, x, y: g * (x * 2.0), NUMBER)
-SQRT = unary("sqrt", np.sqrt, lambda g, x, y: g * 0.5 / y)
-RSQRT = unary("rsqrt", lambda x: 1 / np.sqrt(x), lambda g, x, y: g * (y * y * y * -0.5))
-RECIPROCAL = unary("reciprocal", lambda x: 1 / x, lambda g, x, y: -(g * SQUARE(y)))
-EXP = unary("exp", np.exp, lambda g, x, y: g * y)
-EXPM1 = unary("expm1", np.expm1, lambda g, x, y: g * (y + 1.0))
-LOG = unary("log", np.log, lambda g, x, y: g / x)
-LOG1P = unary("log1p", np.log1p, lambda g, x, y: g / (x + 1.0))
-SIN = unary("sin", np.sin, lambda g, x, y: g * COS(x))
-COS = unary("cos", np.cos, lambda g, x, y: -(g * SIN(x)))
-TAN = unary("tan", np.tan, lambda g, x, y: g * (SQUARE(y) + 1.0))
-ASIN = unary("asin", np.arcsin, lambda g, x, y: g * RSQRT(1.0 - SQUARE(x)))
-ACOS = unary("acos", np.arccos, lambda g, x, y: -(g * RSQRT(1.0 - SQUARE(x))))
-ATAN = unary("atan", np.arctan, lambda g, x, y: g / (SQUARE(x) + 1.0))
-SINH = unary("sinh", np.sinh, lambda g, x, y: g * COSH(x))
-COSH = unary("cosh", np.cosh, lambda g, x, y: g * SINH(x))
-TANH = unary("tanh", np.tanh, lambda g, x, y: g * (1.0 - SQUARE(y)))
-ASINH = unary("asinh", np.arcsinh, lambda g, x, y: g * RSQRT(SQUARE(x) + 1.0))
-ACOSH = unary("acosh", np.arccosh, lambda g, x, y: g * RSQRT(SQUARE(x) - 1.0))
-ATANH = unary("atanh", np.arctanh, lambda g, x, y: g / (1.0 - SQUARE(x)))
-ERF = unary("erf", _erf, lambda g, x, y: g * (EXP(-SQUARE(x)) * (2 / math.sqrt(math.pi))))
-RELU = unary("relu", lambda x: np.maximum(x, 0), lambda g, x, y: _gate(y > 0, g), NUMBER)
-RELU6 = unary(
+ABS: Op = unary("abs", np.abs, lambda g, x, y: g * SIGN(x), NUMBER)
+NEG: Op = unary("neg", np.negative, lambda g, x, y: -g, NUMBER)
+SIGN: Op = unary("sign", np.sign, _no_slope, NUMBER)
+FLOOR: Op = unary("floor", _exact_on_integers(np.floor), _no_slope, NUMBER)
+CEIL: Op = unary("ceil", _exact_on_integers(np.ceil), _no_slope, NUMBER)
+ROUND: Op = unary("round", _exact_on_integers(np.rint), _no_slope, NUMBER)
+SQUARE: Op = unary("square", lambda x: x * x, lambda g, x, y: g * (x * 2.0), NUMBER)
+SQRT: Op = unary("sqrt", np.sqrt, lambda g, x, y: g * 0.5 / y)
+RSQRT: Op = unary("rsqrt", lambda x: 1 / np.sqrt(x), lambda g, x, y: g * (y * y * y * -0.5))
+RECIPROCAL: Op = unary("reciprocal", lambda x: 1 / x, lambda g, x, y: -(g * SQUARE(y)))
+EXP: Op = unary("exp", np.exp, lambda g, x, y: g * y)
+EXPM1: Op = unary("expm1", np.expm1, lambda g, x, y: g * (y + 1.0))
+LOG: Op = unary("log", np.log, lambda g, x, y: g / x)
+LOG1P: Op = unary("log1p", np.log1p, lambda g, x, y: g / (x + 1.0))
+SIN: Op = unary("sin", np.sin, lambda g, x, y: g * COS(x))
+COS: Op = unary("cos", np.cos, lambda g, x, y: -(g * SIN(x)))
+TAN: Op = unary("tan", np.tan, lambda g, x, y: g * (SQUARE(y) + 1.0))
+ASIN: Op = unary("asin", np.arcsin, lambda g, x, y: g * RSQRT(1.0 - SQUARE(x)))
+ACOS: Op = unary("acos", np.arccos, lambda g, x, y: -(g * RSQRT(1.0 - SQUARE(x))))
+ATAN: Op = unary("atan", np.arctan, lambda g, x, y: g / (SQUARE(x) + 1.0))
+SINH: Op = unary("sinh", np.sinh, lambda g, x, y: g * COSH(x))
+COSH: Op = unary("cosh", np.cosh, lambda g, x, y: g * SINH(x))
+TANH: Op = unary("tanh", np.tanh, lambda g, x, y: g * (1.0 - SQUARE(y)))
+ASINH: Op = unary("asinh", np.arcsinh, lambda g, x, y: g * RSQRT(SQUARE(x) + 1.0))
+ACOSH: Op = unary("acosh", np.arccosh, lambda g, x, y: g * RSQRT(SQUARE(x) - 1.0))
+ATANH: Op = unary("atanh", np.arctanh, lambda g, x, y: g / (1.0 - SQUARE(x)))
+ERF: Op = unary("erf", _erf, lambda g, x, y: g * (EXP(-SQUARE(x)) * (2 / math.sqrt(math.pi))))
+RELU: Op = unary("relu", lambda x: np.maximum(x, 0), lambda g, x, y: _gate(y > 0, g), NUMBER)
+RELU6: Op = unary(
     "relu6",
     lambda x: np.minimum(np.maximum(x, 0), 6).astype(x.dtype),
     lambda g, x, y: _gate(two.LOGICAL_AND(y > 0, y < 6), g),
     NUMBER,
 )
-SIGMOID = unary("sigmoid", _sigmoid, lambda g, x, y: g * (y * (1.0 - y)))
-HSIGMOID = unary(
+SIGMOID: Op = unary("sigmoid", _sigmoid, lambda g, x, y: g * (y * (1.0 - y)))
+HSIGMOID: Op = unary(
     "hsigmoid",
     _hsigmoid,
     lambda g, x, y: _gate(two.LOGICAL_AND(x > -3.0, x < 3.0), g * (1 / 6)),
 )
-HSWISH = unary("hswish", _hswish, _hswish_slope)
-SILU = unary("silu", _silu, _silu_slope)
-GELU = unary("gelu", _gelu, _gelu_slope)
-SOFTPLUS = unary("softplus", _softplus, lambda g, x, y: g * SIGMOID(x))
+HSWISH: Op = unary("hswish", _hswish, _hswish_slope)
+SILU: Op = unary("silu", _silu, _silu_slope)
+GELU: Op = unary("gelu", _gelu, _gelu_slope)
+SOFTPLUS: Op = unary("softplus", _softplus, lambda g, x, y: g * SIGMOID(x))
 
-ISNAN = predicate("isnan", np.isnan, (FLOAT,), 1)
-ISINF = predicate("isinf", np.isinf, (FLOAT,), 1)
-LOGICAL_NOT = predicate("logical_not", lambda x: x == 0, ANY, 1)
-BITWISE_NOT = unary("bitwise_not", np.invert, None, (BOOL, INTEGER))
+ISNAN: Op = predicate("isnan", np.isnan, (FLOAT,), 1)
+ISINF: Op = predicate("isinf", np.isinf, (FLOAT,), 1)
+LOGICAL_NOT: Op = predicate("logical_not", lambda x: x == 0, ANY, 1)
+BITWISE_NOT: Op = unary("bitwise_not", np.invert, None, (BOOL, INTEGER))
 
 OPS: tuple[Op, ...] = (
     ABS, NEG, SIGN, FLOOR, CEIL, ROUND, SQUARE, SQRT, RSQRT, RECIPROCAL, EXP, EXPM1, LOG, LOG1P,
