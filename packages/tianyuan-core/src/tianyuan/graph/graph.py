@@ -20,18 +20,22 @@ class Constant:
     Programs of one model share constants, so each form is made once.
     """
 
-    __slots__ = ("name", "_array", "_read", "packed")
+    __slots__ = ("name", "spec", "_array", "_read", "packed")
 
-    def __init__(
-        self,
-        array: np.ndarray | None,
-        name: str = "",
-        read: Callable[[], np.ndarray] | None = None,
-    ) -> None:
+    def __init__(self, array: np.ndarray, name: str = "") -> None:
         self.name = name
-        self._array = array
-        self._read = read
+        self.spec = TensorSpec(array.shape, array.dtype)
+        self._array: np.ndarray | None = array
+        self._read: Callable[[], np.ndarray] | None = None
         self.packed: dict[Any, Constant] = {}
+
+    @classmethod
+    def lazy(cls, spec: TensorSpec, name: str, read: Callable[[], np.ndarray]) -> Constant:
+        """Return a constant whose data ``read()`` gives when it is first needed."""
+        constant = cls.__new__(cls)
+        constant.name, constant.spec = name, spec
+        constant._array, constant._read, constant.packed = None, read, {}
+        return constant
 
     @property
     def array(self) -> np.ndarray:
@@ -121,8 +125,7 @@ class Graph:
         """Add a constant; a ``Constant`` given twice is shared."""
         if not isinstance(constant, Constant):
             constant = Constant(np.ascontiguousarray(constant).reshape(constant.shape), name)
-        array = constant.array
-        value = Value(TensorSpec(array.shape, array.dtype), constant.name or name)
+        value = Value(constant.spec, constant.name or name)
         self.constants[value] = constant
         return value
 

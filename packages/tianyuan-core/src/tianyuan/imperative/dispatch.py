@@ -178,8 +178,8 @@ def run_kernel(kernel: Kernel, call: Call, arrays: Sequence[np.ndarray]) -> list
     if kernel.is_native:
         # C kernels are told logical shapes over whatever physical form the memory has.
         bind_kernel(kernel, call)(
-            [_logical(a, s.shape) for a, s in zip(inputs, call.inputs, strict=True)],
-            [_logical(a, s.shape) for a, s in zip(outputs, call.outputs, strict=True)],
+            [logical(a, s.shape) for a, s in zip(inputs, call.inputs, strict=True)],
+            [logical(a, s.shape) for a, s in zip(outputs, call.outputs, strict=True)],
             scratch,
         )
     else:
@@ -190,7 +190,8 @@ def run_kernel(kernel: Kernel, call: Call, arrays: Sequence[np.ndarray]) -> list
     ]
 
 
-def _logical(array: np.ndarray, shape: shapes.Shape) -> np.ndarray:
+def logical(array: np.ndarray, shape: shapes.Shape) -> np.ndarray:
+    """Return an array of the logical shape over memory in any physical form."""
     return array if array.shape == shape else np.ndarray(shape, array.dtype, buffer=array.data)
 
 

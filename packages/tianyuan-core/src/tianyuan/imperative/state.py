@@ -20,6 +20,9 @@ class Recorder(Protocol):
     def record(self, op: Any, datas: list[Any], attrs: Any) -> list[Tensor]:
         """Append an op and return its outputs as traced tensors."""
 
+    def note_created(self, tensor: Tensor) -> None:
+        """Note that a tensor of known data was made by the traced code itself."""
+
     def write(self, tensor: Tensor, value: Tensor) -> None:
         """Note that a tensor from outside takes a new value."""
 
@@ -30,6 +33,9 @@ class Recorder(Protocol):
 
     def note_read(self, owner: Any, name: str) -> None:
         """Note that the trace depends on an attribute of a Python object."""
+
+    def is_written(self, tensor: Tensor) -> bool:
+        """Tell whether the trace has given a tensor from outside a new value."""
 
     def get_grad(self, tensor: Tensor) -> Tensor | None:
         """Return the gradient that a tensor has at this point of the trace."""
@@ -46,3 +52,8 @@ class _State(threading.local):
 
 
 state = _State()
+
+
+def data_of(tensor: Tensor) -> Any:
+    """Return what stands for a tensor's value in the active runtime, tapes' identity for it."""
+    return state.recorder.lift(tensor) if state.recorder is not None else tensor._data

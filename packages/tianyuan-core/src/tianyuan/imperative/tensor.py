@@ -61,6 +61,8 @@ class Tensor(Operand):
         spec = registry.get_device_spec(where)
         self._spec = TensorSpec(array.shape, array.dtype, where)
         self._data = array if spec.is_host else dispatch.to_device(spec, array, where)
+        if state.recorder is not None:
+            state.recorder.note_created(self)
 
     @classmethod
     def _apply(cls, op: Op, operands: tuple[Any, ...], attrs: Any) -> Any:

@@ -1,0 +1,81 @@
+"""Function: an op with a gradient that the user writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import GradError
+from ..imperative.state import data_of, state
+from ..imperative.tensor import Tensor, wrap
+from ..op import GradContext
+
+
+class Function:
+    """Base of user-defined gradients; an instance serves one call.
+
+    Example::
+
+        class Sigmoid(Function):
+            def forward(self, x):
+                self.y = 1 / (1 + F.exp(-x))
+                return self.y
+
+            def backward(self, dy):
+                return dy * self.y * (1 - self.y)
+
+        y = Sigmoid()(x)
+    """
+
+    def __init__(self) -> None:
+        self._used = False
+
+    def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Compute the outputs; what it computes is not recorded for gradients."""
+        raise NotImplementedError(f"{type(self).__name__}.forward: not defined")
+
+    def backward(
+        self, *output_grads: Tensor | None
+    ) -> Tensor | None | Sequence[Tensor | None]:
+        """Return one gradient per input (None where there is none) for those of the outputs."""
+        raise NotImplementedError(f"{type(self).__name__}.backward: not defined")
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        """Run forward and record backward.
+
+        Raises:
+            GradError: where the instance has served a call before, or an input is no Tensor.
+        """
+        name = type(self).__name__
+        if getattr(self, "_used", False):
+            raise GradError(f"{name}: an instance serves one call, expected a new one")
+        for given in inputs:
+            if not isinstance(given, Tensor):
+                raise GradError(f"{name}: inputs must be tensors, got {type(given).__name__}")
+        self._used = True
+        tapes, state.tapes = state.tapes, []
+        try:
+            result = self.forward(*inputs)
+        finally:
+            state.tapes = tapes
+        results = (result,) if isinstance(result, Tensor) else tuple(result)
+        # Outputs get identities of their own, so that an input returned as it is stays apart.
+        outputs = [wrap(tensor._own(), tensor._spec) for tensor in results]
+        datas = [data_of(tensor) for tensor in inputs]
+        for tape in state.tapes:
+            tape.record(
+                name, self._backward, None, datas, [tensor._spec for tensor in inputs], outputs
+            )
+        return outputs[0] if isinstance(result, Tensor) else tuple(outputs)
+
+    def _backward(
+        self, ctx: GradContext, grads: tuple[Tensor | None, ...]
+    ) -> Sequence[Tensor | None]:
+        found = self.backward(*grads)
+        results = [found] if found is None or isinstance(found, Tensor) else list(found)
+        if len(results) != len(ctx.inputs):
+            raise GradError(
+                f"{type(self).__name__}.backward: wrong number of gradients, got {len(results)}, "
+                f"expected {len(ctx.inputs)}"
+            )
+        return results

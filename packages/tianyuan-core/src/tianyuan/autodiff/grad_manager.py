@@ -1,0 +1,211 @@
+"""GradManager: says which tensors get gradients, records, and leaves them in ``.grad``."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from ..errors import GradError
+from ..imperative.state import data_of, state
+from ..imperative.tape import Tape
+from ..imperative.tensor import Tensor
+from ..shapes import format_shape
+
+Callback = Callable[[Tensor, Tensor], Tensor]
+
+
+class GradManager:
+    """Manage gradients of attached tensors.
+
+    Example::
+
+        gm = GradManager().attach(net.parameters())
+        with gm:
+            loss = F.nn.cross_entropy(net(x), y)
+            gm.backward(loss)          # fills parameter.grad
+
+    Only what is computed between ``record`` (or entering the ``with`` block) and ``backward``
+    counts. Managers nest: gradients that an inner one computes are recorded by the outer ones,
+    which gives higher derivatives.
+    """
+
+    def __init__(self) -> None:
+        self._attached: dict[int, tuple[weakref.ref[Tensor], list[Callback]]] = {}
+        self._tape: Tape | None = None
+        self._watched: list[tuple[Tensor, Any]] = []
+
+    def attached_tensors(self) -> list[Tensor]:
+        """Return the tensors that get gradients, in the order of attachment."""
+        return [tensor for ref, _ in self._attached.values() if (tensor := ref()) is not None]
+
+    def attach(
+        self,
+        tensors: Tensor | Iterable[Tensor],
+        callbacks: Callback | Iterable[Callback] | None = None,
+    ) -> GradManager:
+        """Ask for gradients of tensors.
+
+        ``callbacks`` are called with (tensor, gradient) in turn, and each returns the gradient to
+        go on with. Attaching again adds callbacks.
+
+        Raises:
+            GradError: where something else than a Tensor is given.
+        """
+        given = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+        for tensor in given:
+            if not isinstance(tensor, Tensor):
+                raise GradError(
+                    f"GradManager.attach: only tensors can be attached, got {type(tensor).__name__}"
+                )
+        added = [callbacks] if callable(callbacks) else list(callbacks or ())
+        for tensor in given:
+            known = self._attached.get(id(tensor))
+            if known is not None and known[0]() is tensor:
+                known[1].extend(added)
+                continue
+            self._attached[id(tensor)] = (weakref.ref(tensor), list(added))
+            if self._tape is not None:
+                self._watch(tensor)
+        return self
+
+    def _watch(self, tensor: Tensor) -> None:
+        assert self._tape is not None
+        data = data_of(tensor)
+        self._tape.watch(data)
+        self._watched.append((tensor, data))
+
+    def record(self) -> None:
+        """Start recording.
+
+        Raises:
+            GradError: where it is recording already.
+        """
+        if self._tape is not None:
+            raise GradError("GradManager.record: it is recording already")
+        self._tape = Tape()
+        self._watched = []
+        state.tapes = [*state.tapes, self._tape]
+        for tensor in self.attached_tensors():
+            self._watch(tensor)
+
+    def release(self) -> None:
+        """Stop recording and forget what was recorded, without computing gradients."""
+        if self._tape is not None:
+            tape = self._tape
+            state.tapes = [open_tape for open_tape in state.tapes if open_tape is not tape]
+            self._tape, self._watched = None, []
+
+    def backward(
+        self,
+        y: Tensor | Sequence[Tensor] | None = None,
+        dy: Tensor | Sequence[Tensor] | None = None,
+    ) -> None:
+        """Compute gradients of ``y`` and add them to ``.grad`` of every attached tensor.
+
+        Args:
+            y: output or outputs; recording ends.
+            dy: gradient of each output, of its shape; ones if None.
+
+        Raises:
+            GradError: where it is not recording, nothing attached leads to ``y``, or ``dy`` does
+                not fit.
+        """
+        if self._tape is None:
+            raise GradError(
+                "GradManager.backward: it is not recording, expected a call inside `with gm:` "
+                "or after record()"
+            )
+        tape, watched = self._tape, self._watched
+        targets = _as_list(y)
+        try:
+            seeds = _seeds(targets, dy)
+            datas = [data_of(target) for target in targets]
+            if targets and not any(id(data) in tape.tracked for data in datas):
+                raise GradError(
+                    "GradManager.backward: y does not depend on any attached tensor, expected "
+                    "tensors attached before the computation"
+                )
+        finally:
+            self.release()
+        found = tape.gradients(datas, seeds)
+        for tensor, data in watched:
+            grad = found.get(id(data))
+            if grad is not None:
+                self._leave(tensor, grad)
+
+    def _leave(self, tensor: Tensor, grad: Tensor) -> None:
+        for callback in self._attached[id(tensor)][1]:
+            grad = callback(tensor, grad)
+        known = tensor.grad
+        tensor.grad = grad if known is None else known + grad
+
+    def __enter__(self) -> GradManager:
+        self.record()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()
+
+    def __or__(self, other: GradManager | GradManagerGroup) -> GradManagerGroup:
+        return GradManagerGroup([self]) | other
+
+
+class GradManagerGroup:
+    """Several managers that record and run backward together, as ``gm1 | gm2``."""
+
+    def __init__(self, managers: Iterable[GradManager]) -> None:
+        self._managers = list(managers)
+
+    def __or__(self, other: GradManager | GradManagerGroup) -> GradManagerGroup:
+        more = other._managers if isinstance(other, GradManagerGroup) else [other]
+        return GradManagerGroup([*self._managers, *more])
+
+    def record(self) -> None:
+        """Start recording on every manager."""
+        for manager in self._managers:
+            manager.record()
+
+    def release(self) -> None:
+        """Stop recording on every manager."""
+        for manager in self._managers:
+            manager.release()
+
+    def backward(
+        self,
+        y: Tensor | Sequence[Tensor] | None = None,
+        dy: Tensor | Sequence[Tensor] | None = None,
+    ) -> None:
+        """Run ``GradManager.backward`` of every manager, outermost last."""
+        for manager in reversed(self._managers):
+            manager.backward(y, dy)
+
+    def __enter__(self) -> GradManagerGroup:
+        self.record()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()
+
+
+def _as_list(value: Tensor | Sequence[Tensor] | None) -> list[Tensor]:
+    if value is None:
+        return []
+    return [value] if isinstance(value, Tensor) else list(value)
+
+
+def _seeds(targets: list[Tensor], dy: Tensor | Sequence[Tensor] | None) -> list[Tensor]:
+    if dy is None:
+        return [target.full(target.shape, 1) for target in targets]
+    seeds = _as_list(dy)
+    if len(seeds) != len(targets):
+        raise GradError(
+            f"GradManager.backward: dy does not match y, got {len(seeds)}, expected {len(targets)}"
+        )
+    for seed, target in zip(seeds, targets, strict=True):
+        if tuple(map(int, seed.shape)) != tuple(map(int, target.shape)):
+            raise GradError(
+                f"GradManager.backward: dy has the wrong shape, got {format_shape(seed.shape)}, "
+                f"expected {format_shape(target.shape)}"
+            )
+    return seeds

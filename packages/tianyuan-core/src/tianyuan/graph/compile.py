@@ -1,0 +1,43 @@
+"""Make a graph executable: specialise, lower, plan, and hand the program to whoever runs it best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .. import plugins, registry
+from . import lower, plan
+from .graph import Graph
+from .interpreter import StepInterpreter
+from .options import Options
+from .program import Executable, Program
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A program, what runs it, and which backends declined and why."""
+
+    program: Program
+    executable: Executable
+    declined: tuple[str, ...]
+
+
+def compile_graph(
+    graph: Graph,
+    sizes: Mapping[str, int],
+    device: str = "cpu",
+    options: Options | None = None,
+) -> Compiled:
+    """Compile an optimised graph for concrete sizes of its symbols.
+
+    Raises:
+        ShapeError: where the sizes do not fit the graph.
+        KernelError: where no kernel serves an op.
+        BackendError: where the chosen backend is not available.
+    """
+    options = options or Options()
+    concrete = graph.specialise(sizes) if graph.symbols() else graph
+    lowered = lower.lower(concrete, device, options)
+    program = plan.plan(lowered, options.threads, device)
+    executable, declined = plugins.compile_program(program, device, registry.chosen_backend())
+    return Compiled(program, executable or StepInterpreter(program), tuple(declined))

@@ -1,0 +1,194 @@
+"""A traced graph made callable: programs per concrete size, states bound by address."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import native, registry, shapes
+from ..errors import ShapeError
+from ..graph import passes
+from ..graph.compile import Compiled, compile_graph
+from ..graph.graph import Graph
+from ..graph.options import Options
+from ..imperative import dispatch
+from ..imperative.tensor import Tensor
+from .tracer import Cell, HostInput
+
+_PROGRAM_LIMIT = 32
+
+# Programs that change state take turns, whichever function they belong to.
+_turn = threading.RLock()
+
+
+class CompiledGraph:
+    """Runs one graph for whatever sizes it is called with.
+
+    Args:
+        graph: as traced or loaded; it is optimised here, once, so that all sizes share constants.
+        cells: what its states are bound to.
+        hosts: its last inputs, read from Python before each run.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        cells: Sequence[Cell] = (),
+        hosts: Sequence[HostInput] = (),
+        device: str = "cpu",
+        level: int = 2,
+        threads: int | None = None,
+    ) -> None:
+        self._device = device
+        self._level = level
+        self._threads = threads
+        self.cells = tuple(cells)
+        self.hosts = tuple(hosts)
+        self.graph = passes.optimise(graph, self._options(), device)
+        self._updated = sorted(self.graph.updates)
+        self._programs: OrderedDict[Any, Compiled] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def _options(self) -> Options:
+        return Options(
+            level=self._level,
+            threads=self._threads or native.get_num_threads(),
+        )
+
+    @property
+    def changes_state(self) -> bool:
+        """Tell whether a run writes the tensors that the graph is bound to."""
+        return bool(self._updated)
+
+    def sizes_for(self, given: Sequence[shapes.Shape]) -> dict[str, int]:
+        """Return what each symbol stands for when inputs have these shapes.
+
+        Raises:
+            ShapeError: where a shape does not fit an input.
+        """
+        sizes: dict[str, int] = {}
+        for value, shape in zip(self.graph.inputs, given, strict=False):
+            expected = value.spec.shape
+            fits = len(expected) == len(shape) and all(
+                _fits(want, int(got), sizes) for want, got in zip(expected, shape, strict=True)
+            )
+            if not fits:
+                known = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+                raise ShapeError(
+                    f"model: input {value.name!r} has the wrong shape, got "
+                    f"{shapes.format_shape(tuple(shape))}, expected "
+                    f"{shapes.format_shape(expected)}{f' with {known}' if known else ''}"
+                )
+        return sizes
+
+    def compiled_for(self, sizes: Mapping[str, int]) -> Compiled:
+        """Return the program for concrete sizes, compiling it on first use."""
+        key = (
+            tuple(sorted(sizes.items())), registry.chosen_backend(), registry.isa_cap(),
+            self._threads or native.get_num_threads(), registry.generation,
+        )  # fmt: skip
+        with self._lock:
+            found = self._programs.get(key)
+            if found is None:
+                found = compile_graph(self.graph, sizes, self._device, self._options())
+                # Compiling may have brought plugins in, which changes the generation.
+                self._programs[(*key[:-1], registry.generation)] = found
+                if len(self._programs) > _PROGRAM_LIMIT:
+                    self._programs.popitem(last=False)
+            else:
+                self._programs.move_to_end(key)
+            return found
+
+    def run(
+        self, inputs: Sequence[np.ndarray], out: Sequence[np.ndarray] | None = None
+    ) -> list[np.ndarray]:
+        """Run on arrays of the inputs' dtypes; return outputs that the caller owns.
+
+        Raises:
+            ShapeError: where an input does not fit; nothing has been changed then.
+        """
+        sizes = self.sizes_for([array.shape for array in inputs])
+        compiled = self.compiled_for(sizes)
+        if not self._updated:
+            bound = [*inputs, *self._read_hosts()]
+            return self._execute(compiled, bound, [self._array(c) for c in self.cells], out)
+        with _turn:
+            bound = [*inputs, *self._read_hosts()]
+            for index in self._updated:
+                make_private(self.cells[index].get())
+            return self._execute(compiled, bound, [self._array(c) for c in self.cells], out)
+
+    def _execute(
+        self,
+        compiled: Compiled,
+        inputs: Sequence[np.ndarray],
+        states: Sequence[np.ndarray],
+        out: Sequence[np.ndarray] | None,
+    ) -> list[np.ndarray]:
+        outputs = self.make_outputs(compiled) if out is None else list(out)
+        compiled.executable.run(inputs, states, outputs)
+        return outputs
+
+    @staticmethod
+    def make_outputs(compiled: Compiled) -> list[np.ndarray]:
+        """Allocate the outputs of one run."""
+        slots = compiled.program.slots
+        return [
+            dispatch.empty(slots[i].spec.shape, slots[i].spec.dtype)
+            for i in compiled.program.outputs
+        ]
+
+    @staticmethod
+    def _array(cell: Cell) -> np.ndarray:
+        data: np.ndarray = cell.get()._data
+        return data
+
+    def _read_hosts(self) -> list[np.ndarray]:
+        # In the order of the trace, each followed by its effect: the next may read what it left.
+        found = []
+        for host in self.hosts:
+            array = np.asarray(host.read(), dtype=host.dtype)
+            if array.shape != host.shape:
+                raise ShapeError(
+                    f"trace: a value read from Python changed its shape, got {array.shape}, "
+                    f"expected {host.shape}"
+                )
+            found.append(np.ascontiguousarray(array).reshape(host.shape))
+            if host.after is not None:
+                host.after()
+        return found
+
+
+def make_private(tensor: Tensor) -> None:
+    """Give a tensor data that nobody else holds, so that a program may write it in place."""
+    if not _is_private(tensor):
+        data = tensor._data
+        fresh = dispatch.empty(data.shape, data.dtype)
+        np.copyto(fresh, data)
+        tensor._data = fresh
+
+
+def _is_private(tensor: Tensor) -> bool:
+    data = tensor._data
+    if not data.flags.writeable:
+        return False
+    # References: the tensor's slot, `data` here, and the argument of getrefcount.
+    if sys.getrefcount(data) > 3:
+        return False
+    base = data.base
+    # The owner of a view: the view's reference, `base` here, and the argument.
+    return base is None or (isinstance(base, np.ndarray) and sys.getrefcount(base) <= 3)
+
+
+def _fits(want: int, got: int, sizes: dict[str, int]) -> bool:
+    expr = shapes.expr_of(want)
+    if isinstance(expr, int):
+        return expr == got
+    if isinstance(expr, str):
+        return sizes.setdefault(expr, got) == got
+    return True  # a compound extent is checked when the graph is specialised

@@ -1,0 +1,236 @@
+"""Write a graph to a model file, and load one as something that can be called."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+
+from .. import dtypes, plugins, registry, shapes
+from ..device import parse_device
+from ..errors import BackendError, DTypeError, ModelFormatError, TianyuanError, TraceError
+from ..graph.container import Container, read_container, write_container
+from ..graph.explain import Explanation, explain
+from ..graph.graph import Constant, Graph
+from ..graph.serial import graph_from_json, graph_to_json
+from ..imperative.tensor import Tensor, wrap
+from ..op import TensorSpec
+from .compiled import CompiledGraph
+
+
+def write_model(
+    file: str | os.PathLike[str],
+    graph: Graph,
+    input_names: Sequence[str],
+    output_names: Sequence[str] | None = None,
+) -> None:
+    """Write a graph without states to a model file; equal graphs give equal bytes.
+
+    Raises:
+        TraceError: where the output names do not match.
+        OSError: where the file cannot be written; an old one is still whole then.
+    """
+    names = list(output_names or (f"output_{i}" for i in range(len(graph.outputs))))
+    if len(names) != len(graph.outputs) or len(set(names)) != len(names):
+        raise TraceError(
+            f"trace.dump: output_names must be {len(graph.outputs)} different names, got {names}"
+        )
+    data, tensors = graph_to_json(graph, input_names, names)
+    write_container(file, tensors, data, {})
+
+
+class Model:
+    """A loaded model: call it with arrays or tensors, by position or by name.
+
+    Attributes:
+        input_specs: name -> TensorSpec of every input; symbols stand for dynamic dimensions.
+        output_specs: name -> TensorSpec of every output.
+        backend: name of the backend that was asked for, or None.
+    """
+
+    def __init__(
+        self, graph: Graph, output_names: Sequence[str], backend: str | None, threads: int | None
+    ) -> None:
+        self.backend = backend
+        self.input_specs = {value.name: value.spec for value in graph.inputs}
+        self.output_specs = {
+            name: value.spec for name, value in zip(output_names, graph.outputs, strict=True)
+        }
+        self._compiled = CompiledGraph(graph, threads=threads)
+
+    def _choice(self) -> Any:
+        return registry.use_backend(self.backend) if self.backend else nullcontext()
+
+    def __call__(
+        self, *args: Any, out: Sequence[np.ndarray] | None = None, **kwargs: Any
+    ) -> Any:
+        """Run the model.
+
+        Returns what it was given: arrays for arrays, tensors where an input is a tensor; a single
+        output by itself, several as a tuple. ``out`` takes arrays to write the outputs to.
+
+        Raises:
+            TypeError: where an input is missing, unknown or given twice.
+            ShapeError, DTypeError: where an input does not fit.
+        """
+        given = self._bind(args, kwargs)
+        arrays = [
+            _as_input(name, value, spec)
+            for (name, spec), value in zip(self.input_specs.items(), given, strict=True)
+        ]
+        with self._choice():
+            outputs = self._compiled.run(arrays, out)
+        if any(isinstance(value, Tensor) for value in given):
+            results: list[Any] = [
+                wrap(array, TensorSpec(array.shape, array.dtype)) for array in outputs
+            ]
+        else:
+            results = list(outputs)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        names = list(self.input_specs)
+        if len(args) > len(names):
+            raise TypeError(
+                f"model: too many inputs, got {len(args)}, expected {', '.join(names)}"
+            )
+        given = dict(zip(names, args, strict=False))
+        for name, value in kwargs.items():
+            if name not in self.input_specs:
+                raise TypeError(
+                    f"model: unknown input, got {name!r}, expected {', '.join(names)}"
+                )
+            if name in given:
+                raise TypeError(f"model: input {name!r} is given twice")
+            given[name] = value
+        missing = [name for name in names if name not in given]
+        if missing:
+            raise TypeError(f"model: inputs are missing, expected {', '.join(missing)}")
+        return [given[name] for name in names]
+
+    def example_inputs(self, sizes: Mapping[str, int] | None = None) -> list[np.ndarray]:
+        """Return random inputs (floats) or zeros for given sizes of the dynamic dimensions."""
+        known = {name: 1 for spec in self.input_specs.values() for name in _symbols(spec)}
+        known.update(sizes or {})
+        rng = np.random.default_rng(0)
+        found = []
+        for spec in self.input_specs.values():
+            shape = shapes.specialise(spec.shape, known)
+            if dtypes.is_float(spec.dtype):
+                found.append(rng.standard_normal(shape).astype(spec.dtype))
+            else:
+                found.append(np.zeros(shape, spec.dtype))
+        return found
+
+    def explain(self, *inputs: Any, **sizes: int) -> Explanation:
+        """Show the kernel of every step, its layout, and what refused before it.
+
+        The program is that of the given inputs, or of given sizes of the dynamic dimensions (1
+        where none is given).
+        """
+        return explain(self.program(*inputs, **sizes))
+
+    def program(self, *inputs: Any, **sizes: int) -> Any:
+        """Return the Program that runs for these inputs or sizes."""
+        return self._compiled_for(inputs, sizes).program
+
+    def profile(self, *inputs: Any) -> list[float]:
+        """Run once and return the seconds that each step of the program took."""
+        arrays = [
+            _as_input(name, value, spec)
+            for (name, spec), value in zip(self.input_specs.items(), inputs, strict=True)
+        ]
+        compiled = self._compiled_for(arrays, {})
+        outputs = self._compiled.make_outputs(compiled)
+        found: list[float] = compiled.executable.profile(arrays, (), outputs)  # type: ignore[attr-defined]
+        return found
+
+    def _compiled_for(self, inputs: Sequence[Any], sizes: Mapping[str, int]) -> Any:
+        if inputs:
+            found = self._compiled.sizes_for([np.shape(value) for value in inputs])
+        else:
+            found = {name: 1 for spec in self.input_specs.values() for name in _symbols(spec)}
+            found.update(sizes)
+        with self._choice():
+            return self._compiled.compiled_for(found)
+
+
+def _symbols(spec: TensorSpec) -> set[str]:
+    return shapes.symbols_of(spec.shape)
+
+
+def _as_input(name: str, value: Any, spec: TensorSpec) -> np.ndarray:
+    array = value.__array__(copy=False) if isinstance(value, Tensor) else np.asarray(value)
+    if array.dtype != spec.dtype:
+        weak = not isinstance(value, (np.ndarray, Tensor)) or array.dtype == np.float64
+        both_float = dtypes.is_float(spec.dtype) and array.dtype.kind == "f"
+        fits = both_float or (array.dtype.kind in "iu" and spec.dtype.kind in "iuf")
+        if not (weak and fits):
+            raise DTypeError(
+                f"model: input {name!r} has the wrong dtype, got {array.dtype.name}, "
+                f"expected {spec.dtype.name}"
+            )
+        array = array.astype(spec.dtype)
+    return np.ascontiguousarray(array).reshape(array.shape)
+
+
+def load(
+    path: str | os.PathLike[str],
+    device: str = "cpu",
+    backend: str | None = None,
+    threads: int | None = None,
+) -> Model:
+    """Load a model file for a device.
+
+    Args:
+        path: a ``.tym`` file.
+        device: where it shall run.
+        backend: which plugin's kernels serve it; the cheapest of all if None.
+        threads: how many threads take part in a run; ``get_num_threads()`` if None.
+
+    Raises:
+        FileNotFoundError: where there is no such file.
+        ModelFormatError: where it is damaged, or newer than this core.
+        BackendError: where the backend is not there; the message says why.
+        DeviceError: where no backend serves the device.
+    """
+    registry.get_device_spec(parse_device(device))
+    if parse_device(device) != "cpu":
+        raise BackendError(f"load: device {device!r} cannot run programs, expected 'cpu'")
+    if backend is not None and backend not in registry.backends():
+        raise BackendError(_why_missing(backend))
+    container = read_container(path)
+    try:
+        graph, names = graph_from_json(
+            os.fspath(path), container.graph, lambda name: _constant(container, name)
+        )
+    except RecursionError:
+        raise ModelFormatError(f"model file {os.fspath(path)}: graph is nested too deep") from None
+    except TianyuanError as error:
+        if isinstance(error, ModelFormatError):
+            raise
+        raise ModelFormatError(f"model file {os.fspath(path)}: {error}") from None
+    return Model(graph, names, backend, threads)
+
+
+def _constant(container: Container, name: str) -> Constant:
+    try:
+        entry = container.entry(name)
+    except KeyError:
+        raise ModelFormatError(
+            f"model file {container.path}: graph names a tensor that is not there, got {name!r}"
+        ) from None
+    spec = TensorSpec(entry.shape, entry.dtype)
+    return Constant.lazy(spec, name, lambda: container.tensor(name))
+
+
+def _why_missing(backend: str) -> str:
+    for record in plugins.records():
+        if record.name == backend:
+            reason = record.reason or "it brings no kernels for this machine"
+            return f"backend: {record.title} is not available: {reason}"
+    known = ", ".join(registry.backends())
+    return f"backend: not installed, got {backend!r}, expected one of {known}"

@@ -1,0 +1,83 @@
+"""Take nested tuples, lists and dicts apart into leaves, and put them together again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+Structure = Any  # a leaf marker, or (kind, keys, children)
+LEAF = "*"
+
+
+def flatten(value: Any, is_leaf: Callable[[Any], bool]) -> tuple[list[Any], Structure]:
+    """Return the leaves in order and the structure; what is no leaf or container is static.
+
+    A static item stands in the structure itself as ``("static", value)``.
+    """
+    leaves: list[Any] = []
+
+    def walk(item: Any) -> Structure:
+        if is_leaf(item):
+            leaves.append(item)
+            return LEAF
+        if isinstance(item, tuple) and hasattr(item, "_fields"):
+            return ("named", type(item), tuple(walk(child) for child in item))
+        if isinstance(item, (tuple, list)):
+            kind = "tuple" if isinstance(item, tuple) else "list"
+            return (kind, len(item), tuple(walk(child) for child in item))
+        if isinstance(item, dict):
+            return ("dict", tuple(item), tuple(walk(child) for child in item.values()))
+        return ("static", item, ())
+
+    return leaves, walk(value)
+
+
+def unflatten(structure: Structure, leaves: Sequence[Any]) -> Any:
+    """Put leaves back into a structure."""
+    source = iter(leaves)
+
+    def build(node: Structure) -> Any:
+        if node == LEAF:
+            return next(source)
+        kind, keys, children = node
+        if kind == "static":
+            return keys
+        built = [build(child) for child in children]
+        if kind == "named":
+            return keys(*built)
+        if kind == "dict":
+            return dict(zip(keys, built, strict=True))
+        return tuple(built) if kind == "tuple" else built
+
+    return build(structure)
+
+
+def leaf_names(structure: Structure, prefix: str) -> Iterator[str]:
+    """Yield a readable path for every leaf: ``x``, ``x.0``, ``batch.image``."""
+    if structure == LEAF:
+        yield prefix
+        return
+    kind, keys, children = structure
+    if kind == "named":
+        keys = keys._fields
+    names = keys if kind in ("dict", "named") else range(len(children))
+    for name, child in zip(names, children, strict=True):
+        yield from leaf_names(child, f"{prefix}.{name}" if prefix else str(name))
+
+
+def static_key(structure: Structure) -> Any:
+    """Return a hashable form of a structure; unhashable static items count by identity."""
+    if structure == LEAF:
+        return LEAF
+    kind, keys, children = structure
+    if kind == "static":
+        return (kind, type(keys), _hashable(keys))
+    return (kind, keys, tuple(static_key(child) for child in children))
+
+
+def _hashable(value: Any) -> Any:
+    try:
+        hash(value)
+    except TypeError:
+        return ("id", id(value))
+    return value

@@ -1,0 +1,247 @@
+"""Record what one run of a Python function does as a Graph, without computing anything."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import dtypes, shapes
+from ..errors import TraceError
+from ..graph.graph import Constant, Graph, Value
+from ..imperative import dispatch
+from ..imperative.state import state
+from ..imperative.tensor import Tensor, wrap
+from ..op import Op, TensorSpec
+
+
+class SymbolFixed(BaseException):
+    """Unwind a trace that branched on a dynamic dimension, so that it is made anew without it.
+
+    Not an Exception: the traced code must not swallow it.
+    """
+
+    def __init__(self, symbols: set[str], line: str) -> None:
+        self.symbols = symbols
+        self.line = line
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A tensor from outside that the graph reads, and perhaps updates, by address."""
+
+    get: Callable[[], Tensor]
+    spec: TensorSpec
+    name: str
+
+
+@dataclass(frozen=True)
+class HostInput:
+    """A program input that is read from Python before each run."""
+
+    read: Callable[[], Any]
+    after: Callable[[], None] | None
+    dtype: np.dtype
+    shape: shapes.Shape
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A Python fact that the trace relied on."""
+
+    owner: Any
+    get: Callable[[Any], Any]
+    value: Any
+
+    def holds(self) -> bool:
+        return bool(self.get(self.owner) == self.value)
+
+
+def _grad_is_missing(tensor: Tensor) -> bool:
+    return tensor._grad is None
+
+
+class Tracer:
+    """The recorder of one trace; see ``imperative.state.Recorder``."""
+
+    def __init__(self, capture_as_const: bool) -> None:
+        self.graph = Graph()
+        self.cells: list[Cell] = []
+        self.hosts: list[HostInput] = []
+        self.host_values: list[Value] = []
+        self.guards: list[Guard] = []
+        self.grads: dict[int, tuple[Tensor, Tensor | None]] = {}
+        self._capture_as_const = capture_as_const
+        self._known: set[Value] = set()
+        self._captured: dict[int, tuple[Tensor, Value]] = {}
+        self._writes: dict[int, tuple[Tensor, Value]] = {}
+        self._created: dict[int, Tensor] = {}
+        self._guarded: set[tuple[int, str]] = set()
+        self._inside = False
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Make this the active recorder of the thread; open tapes wait outside."""
+        saved = state.recorder, state.tapes
+        state.recorder, state.tapes = self, []
+        try:
+            yield
+        finally:
+            state.recorder, state.tapes = saved
+
+    @contextmanager
+    def _quiet(self) -> Iterator[None]:
+        """Let inference compare extents without counting as a branch of the user's code."""
+        saved, self._inside = self._inside, True
+        try:
+            yield
+        finally:
+            self._inside = saved
+
+    # Where values come from.
+
+    def add_input(self, spec: TensorSpec, name: str) -> Tensor:
+        """Declare the next input and return the traced tensor that stands for it."""
+        return wrap(self._know(self.graph.add_input(spec, name)), spec)
+
+    def _know(self, value: Value) -> Value:
+        self._known.add(value)
+        return value
+
+    def lift(self, tensor: Tensor) -> Value:
+        """Return the graph value that stands for a tensor, capturing it if it is from outside."""
+        data = tensor._data
+        if not dispatch.is_concrete(data):
+            if data not in self._known:
+                raise TraceError(
+                    f"trace: a tensor of another trace is used, got {tensor._spec} at "
+                    f"{dispatch.user_line()}; expected tensors to leave a traced function only "
+                    "through its return value"
+                )
+            return data  # type: ignore[no-any-return]
+        key = id(tensor)
+        if key in self._writes:
+            return self._writes[key][1]
+        if key not in self._captured:
+            as_const = self._capture_as_const or key in self._created
+            value = self._constant(tensor) if as_const else self._cell(tensor, lambda: tensor)
+            self._captured[key] = (tensor, value)
+        return self._captured[key][1]
+
+    def _constant(self, tensor: Tensor) -> Value:
+        name = tensor.name or f"constant_{len(self.graph.constants)}"
+        array = dispatch.host_array(tensor, tensor._data)
+        return self._know(self.graph.add_constant(Constant(array, name)))
+
+    def _cell(self, tensor: Tensor, get: Callable[[], Tensor]) -> Value:
+        name = tensor.name or f"state_{len(self.cells)}"
+        self.cells.append(Cell(get, tensor._spec, name))
+        return self._know(self.graph.add_state(tensor._spec, name))
+
+    def note_created(self, tensor: Tensor) -> None:
+        """Note a tensor of known data that the traced code made: a constant unless written."""
+        self._created[id(tensor)] = tensor
+
+    def host_value(
+        self, read: Callable[[], Any], dtype: Any, after: Callable[[], None] | None
+    ) -> Tensor:
+        """Declare a program input that is read from Python before each run."""
+        want = dtypes.as_dtype(dtype)
+        shape = np.asarray(read()).shape
+        spec = TensorSpec(shape, want)
+        value = self._know(self.graph.add_input(spec, f"@host{len(self.hosts)}"))
+        self.hosts.append(HostInput(read, after, want, shape))
+        self.host_values.append(value)
+        return wrap(value, spec)
+
+    # What happens to them.
+
+    def record(self, op: Op, datas: list[Value], attrs: Any) -> list[Tensor]:
+        """Append an op and return its outputs as traced tensors."""
+        op.check_count(len(datas))
+        with self._quiet():
+            values = self.graph.add_node(op, datas, attrs, dispatch.user_line())
+        return [wrap(self._know(value), value.spec) for value in values]
+
+    def write(self, tensor: Tensor, value: Tensor) -> None:
+        """Note that a tensor from outside takes a new value when the program runs."""
+        new = self.lift(value)
+        self.lift(tensor)
+        self._writes[id(tensor)] = (tensor, new)
+
+    def is_written(self, tensor: Tensor) -> bool:
+        """Tell whether the trace has given a tensor from outside a new value."""
+        return id(tensor) in self._writes
+
+    def get_grad(self, tensor: Tensor) -> Tensor | None:
+        """Return the gradient that a tensor has at this point of the trace."""
+        if not dispatch.is_concrete(tensor._data):
+            return tensor._grad
+        if id(tensor) in self.grads:
+            return self.grads[id(tensor)][1]
+        self._guard(tensor, "grad is None", _grad_is_missing)
+        if tensor._grad is None:
+            return None
+        known = tensor._grad
+        value = self._cell(known, lambda: known if tensor._grad is None else tensor._grad)
+        traced = wrap(value, known._spec)
+        self.grads[id(tensor)] = (tensor, traced)
+        return traced
+
+    def set_grad(self, tensor: Tensor, grad: Tensor | None) -> None:
+        """Note the gradient that a tensor has from this point of the trace on."""
+        if dispatch.is_concrete(tensor._data):
+            self.grads[id(tensor)] = (tensor, grad)
+        else:
+            tensor._grad = grad
+
+    def note_read(self, owner: Any, name: str) -> None:
+        """Note that the trace depends on an attribute of a Python object."""
+        self._guard(owner, name, operator.attrgetter(name))
+
+    def _guard(self, owner: Any, name: str, get: Callable[[Any], Any]) -> None:
+        if (id(owner), name) in self._guarded:
+            return
+        self._guarded.add((id(owner), name))
+        saved, state.recorder = state.recorder, None
+        try:
+            self.guards.append(Guard(owner, get, get(owner)))
+        finally:
+            state.recorder = saved
+
+    def told_branch(self, dim: shapes.Dim) -> None:
+        """Unwind where the user's code compares a dynamic dimension.
+
+        Raises:
+            SymbolFixed: outside of inference.
+        """
+        if not self._inside:
+            raise SymbolFixed(shapes.symbols_of(dim), dispatch.user_line())
+
+    def finish(self) -> None:
+        """Turn the writes into state updates."""
+        for key, (tensor, new) in self._writes.items():
+            old = self._captured[key][1]
+            if old in self.graph.constants:
+                del self.graph.constants[old]
+                self.graph.states.append(old)
+                self.cells.append(Cell(_getter(tensor), tensor._spec, old.name))
+            if new is not old:
+                self.graph.updates[self.graph.states.index(old)] = new
+
+
+def _getter(tensor: Tensor) -> Callable[[], Tensor]:
+    return lambda: tensor
+
+
+def _on_branch(dim: shapes.Dim) -> None:
+    recorder = state.recorder
+    if isinstance(recorder, Tracer):
+        recorder.told_branch(dim)
+
+
+shapes.on_branch = _on_branch
