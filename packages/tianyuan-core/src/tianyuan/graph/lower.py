@@ -1,0 +1,103 @@
+"""Turn a concrete graph into one whose nodes have kernels and whose values have layouts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from .. import registry
+from ..kernel import PLAIN
+from . import passes, selection
+from .graph import Constant, Graph, Node, Rebuilder, Value
+from .options import Options
+from .selection import Labelling
+
+
+def lower(graph: Graph, device: str = "cpu", options: Options | None = None) -> Graph:
+    """Run the stages ``layout`` and ``late`` on a graph of concrete sizes.
+
+    Raises:
+        KernelError: where no kernel serves a node; the message names every refusal.
+    """
+    options = options or Options()
+    graph = passes.run_stage("layout", graph, options, device)
+    graph = assign(graph, device, options)
+    passes.verify(graph, "late")
+    return passes.run_stage("late", graph, options, device)
+
+
+def assign(graph: Graph, device: str, options: Options) -> Graph:
+    """Choose kernels and layouts, and insert the repacking that the choice needs."""
+    labelling, choices = selection.choose(graph, device, options)
+    repacked: dict[tuple[Value, str], Value] = {}
+
+    def visit(to: Rebuilder, node: Node) -> tuple[Value, ...]:
+        picked = labelling.picked[node]
+        inputs = [
+            _in_layout(to, labelling, value, layout, repacked)
+            for value, layout in zip(node.inputs, picked.inputs, strict=True)
+        ]
+        outputs = [
+            Value(value.spec, value.name, layout)
+            for value, layout in zip(node.outputs, picked.outputs, strict=True)
+        ]
+        new = Node(node.op, node.attrs, inputs, outputs, node.origin)
+        new.kernel, new.refusals = picked.kernel, choices[node].refusals
+        to.graph.nodes.append(new)
+        return new.outputs
+
+    rebuilder = Rebuilder(graph)
+    rebuilder.run(visit)
+    lowered = rebuilder.graph
+
+    def plain(value: Value) -> Value:
+        return _in_layout(rebuilder, labelling, value, PLAIN, repacked)
+
+    lowered.outputs = [plain(value) for value in graph.outputs]
+    lowered.updates = {index: plain(value) for index, value in graph.updates.items()}
+    return lowered
+
+
+def _in_layout(
+    to: Rebuilder,
+    labelling: Labelling,
+    value: Value,
+    layout: str,
+    repacked: dict[tuple[Value, str], Value],
+) -> Value:
+    """Return what stands for an old value in a layout, repacking it once where needed."""
+    source = to.map[value]
+    if source.layout == layout:
+        return source
+    key = (value, layout)
+    if key not in repacked:
+        constant = to.graph.constants.get(source)
+        if constant is not None:
+            new = Value(source.spec, source.name, layout)
+            to.graph.constants[new] = packed(constant, source.layout, layout)
+        else:
+            new = _relayout(to.graph, source, layout, labelling)
+        repacked[key] = new
+    return repacked[key]
+
+
+def packed(constant: Constant, source: str, target: str) -> Constant:
+    """Return a constant in another layout, made once for all programs that share it."""
+    key = ("relayout", source, target)
+    if key not in constant.packed:
+        array = registry.get_layout(target).pack(constant.array)
+        constant.packed[key] = Constant(np.ascontiguousarray(array), constant.name)
+    return constant.packed[key]
+
+
+def _relayout(graph: Graph, value: Value, layout: str, labelling: Labelling) -> Value:
+    """Append a repacking step."""
+    options, device = labelling.options, labelling.device
+    kernel = selection.relayout_kernel(value.spec, value.layout, layout, device, options)
+    assert kernel is not None  # the labelling counts repacking that nobody serves as infinite
+    call = selection.relayout_call(value.spec, value.layout, layout, options.threads)
+    new = Node(call.op, call.attrs, (value,), (Value(value.spec, value.name, layout),))
+    new.kernel = kernel
+    graph.nodes.append(new)
+    return new.outputs[0]

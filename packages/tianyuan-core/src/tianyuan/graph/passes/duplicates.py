@@ -1,0 +1,39 @@
+"""Compute once what is computed twice: equal ops on equal inputs, and equal constants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..graph import Graph, Node, Rebuilder, Value
+from ..options import Options
+from .match import exact
+
+SMALL = 64  # bytes: constants up to this size are compared by content
+
+
+def run(graph: Graph, options: Options) -> Graph:
+    """Merge pure nodes whose op, attributes, inputs and layouts agree."""
+    seen: dict[Any, tuple[Value, ...]] = {}
+    rebuilder = Rebuilder(graph)
+    _merge_constants(rebuilder)
+
+    def visit(to: Rebuilder, node: Node) -> tuple[Value, ...] | None:
+        if not node.op.pure:
+            return None
+        layouts = tuple(value.layout for value in node.outputs)
+        key = (node.op.name, exact(node.attrs), tuple(to.mapped(node.inputs)), layouts)
+        if key not in seen:
+            seen[key] = to.keep(node)
+        return seen[key]
+
+    return rebuilder.run(visit)
+
+
+def _merge_constants(to: Rebuilder) -> None:
+    seen: dict[Any, Value] = {}
+    for old, constant in to.source.constants.items():
+        key: Any = (id(constant), old.layout)
+        if old.spec.nbytes <= SMALL:
+            array = constant.array
+            key = (array.dtype.name, array.shape, array.tobytes(), old.layout, old.spec)
+        to.map[old] = seen.setdefault(key, to.map[old])

@@ -1,0 +1,271 @@
+"""Choose a kernel and layouts for every node of a graph, by the cost of kernels and repacking."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+
+from .. import registry
+from ..errors import KernelError
+from ..kernel import PLAIN, SAME, Call, Kernel
+from ..op import TensorSpec
+from . import layouts
+from .graph import Graph, Node, Value
+from .options import REPRODUCIBLE, Options
+
+MAX_SWEEPS = 16
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One way to run one node: a kernel with a layout for each input and output."""
+
+    kernel: Kernel | None
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    cost: float
+
+    @property
+    def is_plain(self) -> bool:
+        return all(name == PLAIN for name in (*self.inputs, *self.outputs))
+
+
+@dataclass(frozen=True)
+class Choices:
+    """All ways to run one node, cheapest first, and who refused with what reason."""
+
+    items: tuple[Choice, ...]
+    refusals: tuple[tuple[str, str], ...]
+
+
+def is_alias(node: Node) -> bool:
+    """Tell whether a node costs nothing, because its output is its input under another shape."""
+    return node.op.name == "reshape"
+
+
+def call_of(node: Node, threads: int) -> Call:
+    """Return what kernels are asked about a node."""
+    inputs = tuple(value.spec for value in node.inputs)
+    outputs = tuple(value.spec for value in node.outputs)
+    return Call(node.op, inputs, outputs, node.attrs, threads)
+
+
+def _policy_refusal(kernel: Kernel, options: Options) -> str | None:
+    if options.policy == REPRODUCIBLE and not kernel.reproducible:
+        return "not reproducible, which the policy asks for"
+    if not options.winograd and "winograd" in kernel.name:
+        return "Winograd is switched off"
+    return None
+
+
+def allowed(
+    call: Call, device: str, options: Options
+) -> tuple[list[Kernel], list[tuple[str, str]]]:
+    """Return the kernels that serve a call under the options, cheapest first, and refusals."""
+    served, refused = registry.supporting(call, device)
+    kept = []
+    for kernel in served:
+        reason = _policy_refusal(kernel, options)
+        if reason is None:
+            kept.append(kernel)
+        else:
+            refused.append((kernel.name, reason))
+    return kept, refused
+
+
+def choices_of(
+    node: Node, device: str, options: Options, known: Iterable[str] = ()
+) -> Choices:
+    """List the ways to run a node; ``known`` are the layouts that flat kernels may adapt to.
+
+    Raises:
+        KernelError: where no kernel serves it in plain layouts.
+    """
+    plain_in, plain_out = (PLAIN,) * len(node.inputs), (PLAIN,) * len(node.outputs)
+    if is_alias(node):
+        return Choices((Choice(None, plain_in, plain_out, 0.0),), ())
+    call = call_of(node, options.threads)
+    served, refused = allowed(call, device, options)
+    items: list[Choice] = []
+    for kernel in served:
+        cost = kernel.cost(call) * (1.0 if not kernel.is_reference else 1e3)
+        declared = (*kernel.layouts.inputs, *kernel.layouts.outputs)
+        for name in (PLAIN, *known) if SAME in declared else (PLAIN,):
+            found = _layouts_for(call, kernel, name)
+            if found is None:
+                continue
+            choice = Choice(kernel, *found, cost)
+            if options.level >= 2 or choice.is_plain:
+                items.append(choice)
+    if not any(choice.is_plain for choice in items):
+        reasons = "; ".join(f"{name}: {why}" for name, why in refused) or "no kernel is known"
+        inputs = ", ".join(str(spec) for spec in call.inputs)
+        raise KernelError(
+            f"{node.op.name}: no kernel serves ({inputs}) in plain layouts on {device}: {reasons}"
+        )
+    items.sort(key=lambda choice: choice.cost)
+    return Choices(tuple(items), tuple(refused))
+
+
+def _layouts_for(
+    call: Call, kernel: Kernel, name: str
+) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """Fill in ``name`` for SAME; None where a layout does not fit its value."""
+    declared = kernel.layouts
+    inputs = [declared.of_input(i) for i in range(len(call.inputs))]
+    outputs = [declared.of_output(i) for i in range(len(call.outputs))]
+    if SAME in inputs or SAME in outputs:
+        adapted = layouts.same_layouts(call, name)
+        if adapted is None:
+            return None
+        inputs = [a if d == SAME else d for a, d in zip(adapted, inputs, strict=True)]
+        outputs = [name if d == SAME else d for d in outputs]
+    specs = (*call.inputs, *call.outputs)
+    if not all(map(layouts.fits, specs, (*inputs, *outputs))):
+        return None
+    return tuple(inputs), tuple(outputs)
+
+
+@dataclass
+class Labelling:
+    """A choice per node, with the costs of repacking that follow from it."""
+
+    graph: Graph
+    choices: dict[Node, Choices]
+    device: str
+    options: Options
+    picked: dict[Node, Choice] = field(default_factory=dict)
+    _readers: dict[Value, list[tuple[Node, int]]] = field(default_factory=dict)
+    _repack: dict[tuple[TensorSpec, str, str], float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for node in self.graph.nodes:
+            for index, value in enumerate(node.inputs):
+                self._readers.setdefault(value, []).append((node, index))
+        self._roots = set(self.graph.roots())
+
+    def layout_of(self, value: Value) -> str:
+        """Return the layout in which a value is made."""
+        if value.node is None:
+            return PLAIN
+        return self.picked[value.node].outputs[value.index]
+
+    def wanted(self, value: Value) -> set[str]:
+        """Return all layouts in which a value is read."""
+        found = {self.picked[node].inputs[index] for node, index in self._readers.get(value, ())}
+        return found | {PLAIN} if value in self._roots else found
+
+    def repacking(self, value: Value) -> float:
+        """Return the seconds spent on bringing a value into the layouts it is read in."""
+        if value in self.graph.constants:
+            return 0.0
+        made = self.layout_of(value)
+        return sum(self._repack_cost(value.spec, made, to) for to in self.wanted(value) - {made})
+
+    def _repack_cost(self, spec: TensorSpec, source: str, target: str) -> float:
+        key = (spec, source, target)
+        if key not in self._repack:
+            kernel = relayout_kernel(spec, source, target, self.device, self.options)
+            self._repack[key] = inf if kernel is None else kernel.cost(
+                relayout_call(spec, source, target, self.options.threads)
+            )
+        return self._repack[key]
+
+    def total(self) -> float:
+        """Return the estimated seconds of the whole graph."""
+        nodes = sum(choice.cost for choice in self.picked.values())
+        values = {v for n in self.graph.nodes for v in (*n.inputs, *n.outputs)}
+        return nodes + sum(self.repacking(value) for value in values)
+
+    def _local(self, node: Node, choice: Choice, touched: list[Value]) -> float:
+        self.picked[node] = choice
+        return choice.cost + sum(self.repacking(value) for value in touched)
+
+    def improve(self) -> None:
+        """Change one node at a time, sweeping back and forth, until nothing gets cheaper."""
+        movable = [node for node in self.graph.nodes if len(self.choices[node].items) > 1]
+        for sweep in range(MAX_SWEEPS):
+            changed = False
+            for node in movable if sweep % 2 == 0 else reversed(movable):
+                touched = list(dict.fromkeys((*node.inputs, *node.outputs)))
+                before = self.picked[node]
+                best, lowest = before, self._local(node, before, touched)
+                for choice in self.choices[node].items:
+                    cost = self._local(node, choice, touched)
+                    if cost < lowest * (1 - 1e-9):
+                        best, lowest = choice, cost
+                self.picked[node] = best
+                changed |= best is not before
+            if not changed:
+                return
+
+
+def relayout_call(spec: TensorSpec, source: str, target: str, threads: int) -> Call:
+    """Return the call that repacks a value."""
+    op = registry.get_op("relayout")
+    return Call(op, (spec,), (spec,), op.attrs(source=source, target=target), threads)
+
+
+def relayout_kernel(
+    spec: TensorSpec, source: str, target: str, device: str, options: Options
+) -> Kernel | None:
+    """Return the cheapest kernel that repacks a value, or None where there is none."""
+    call = relayout_call(spec, source, target, options.threads)
+    served, _ = allowed(call, device, options)
+    return served[0] if served else None
+
+
+def known_layouts(graph: Graph, device: str, options: Options) -> tuple[str, ...]:
+    """Return the layouts in which some kernel for this graph works, most frequent first."""
+    if options.level < 2:
+        return ()
+    seen: dict[str, int] = {}
+    for op in [node.op.name for node in graph.nodes]:
+        for kernel in registry.candidates(op, device, registry.chosen_backend()):
+            for name in {*kernel.layouts.inputs, *kernel.layouts.outputs} - {PLAIN, SAME}:
+                seen[name] = seen.get(name, 0) + 1
+    return tuple(sorted(seen, key=lambda name: (-seen[name], name)))
+
+
+def _gives(layout: str, choice: Choice) -> bool:
+    return layout in choice.outputs
+
+
+def choose(graph: Graph, device: str, options: Options) -> tuple[Labelling, dict[Node, Choices]]:
+    """Return the cheapest labelling found from several starts.
+
+    Local moves cannot carry a whole region from one layout to another where every single step
+    costs a repacking, so each layout is also tried as a start that everyone follows who can.
+    """
+    known = known_layouts(graph, device, options)
+    cache: dict[object, Choices] = {}
+    choices: dict[Node, Choices] = {}
+    for node in graph.nodes:
+        key = call_of(node, options.threads).key
+        if key not in cache:
+            cache[key] = choices_of(node, device, options, known)
+        choices[node] = cache[key]
+
+    def start(favoured: Callable[[Choice], bool]) -> dict[Node, Choice]:
+        return {
+            node: min(choices[node].items, key=lambda c: (not favoured(c), c.cost))
+            for node in graph.nodes
+        }
+
+    starts = [start(lambda c: c.is_plain)]
+    if known:
+        starts.append(start(lambda c: True))
+        starts += [start(partial(_gives, name)) for name in known]
+    best: Labelling | None = None
+    lowest = inf
+    for picked in starts:
+        labelling = Labelling(graph, choices, device, options, picked)
+        if known:
+            labelling.improve()
+        total = labelling.total()
+        if best is None or total < lowest:
+            best, lowest = labelling, total
+    assert best is not None
+    return best, choices
