@@ -1,0 +1,59 @@
+// Direct convolution as tiles over pixels and output channels, for every layout and for the
+// gradient with respect to the input, which is a convolution of each phase of the result.
+#pragma once
+
+#include "epilogue.hpp"
+#include "kernel.hpp"
+#include "tile.hpp"
+
+namespace TY_ISA {
+
+TY_INLINE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+TY_INLINE int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
+TY_INLINE int64_t greater(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// The attributes and extents of a convolution; c and o count channels over all groups.
+struct ConvShape {
+  int64_t n, c, h, w, o, oh, ow, kh, kw;
+  int64_t sh, sw, dh, dw, top, left, groups;
+};
+
+// One element of the kernel: which source pixel it meets at output pixel 0, which may lie outside,
+// and which of the weight's matrices it multiplies by.
+struct ConvTap {
+  int64_t y, x, weight;
+};
+
+// One convolution without groups. Blocked values hold VF channels per pixel, zeros behind the last
+// channel. The weight is [block of o][block of c][n_weights][VF c][VF o].
+struct ConvPlan {
+  const float *x;
+  bool x_blocked;
+  int64_t n, c, h, w, x_image;
+
+  const float *weight;
+  int64_t n_weights;
+  const ConvTap *taps;
+  int64_t n_taps;
+  int64_t sh, sw;
+
+  float *y;
+  bool y_blocked;
+  int64_t o, oh, ow;
+  int64_t y_image, y_channel, y_row, y_pixel;  // y_channel: of one channel, or of one block
+  const float *bias;                           // o values, or NULL
+  const float *residual;                       // in the form of y, or NULL
+  Epilogue epilogue;
+};
+
+// Most floats that the padded copy of a band of rows takes, unless one row needs more.
+enum { BAND_FLOATS = 96 * 1024 };
+
+// Floats of workspace per call and per slot; the kernels' descriptions in Python know the same.
+int64_t conv_table_floats(int64_t c, int64_t taps);
+int64_t conv_band_floats(const ConvPlan &p);
+
+// Runs the plan. `workspace` holds the table, then one band per slot.
+void conv_run(const ty_ctx *ctx, const ConvPlan &p, float *workspace);
+
+}  // namespace TY_ISA

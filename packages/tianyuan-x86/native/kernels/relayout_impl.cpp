@@ -1,0 +1,74 @@
+// Packing of weights into matrices of VF x VF, one per kernel element.
+#include "relayout.hpp"
+
+#include "tile.hpp"
+
+namespace TY_ISA {
+namespace {
+
+// Block (o0, c0) of a weight whose (c, kernel) pairs lie contiguous: VF rows, transposed.
+void pack_rows(float *to, const float *from, const WeightForm &form, int64_t o0, int64_t c0) {
+  const int64_t outputs = form.o - o0 < VF ? form.o - o0 : VF;
+  const int64_t channels = form.c - c0 < VF ? form.c - c0 : VF;
+  const int64_t count = channels * form.kernel;
+  const float *rows = from + o0 * form.o_step + c0 * form.c_step;
+  for (int64_t q = 0; q < count; q += VF) {
+    const int64_t some = count - q < VF ? count - q : VF;
+    const vtail tail = vtail_of(some);
+    vf block[VF];
+#pragma GCC unroll 16
+    for (int r = 0; r < VF; ++r)
+      block[r] = r < outputs ? vload_tail(rows + r * form.o_step + q, tail) : vzero();
+    vtranspose(block);
+    int64_t c = q / form.kernel, k = q % form.kernel;
+    for (int64_t i = 0; i < some; ++i) {
+      vstore(to + (k * VF + c) * VF, block[i]);
+      if (++k == form.kernel) {
+        k = 0;
+        ++c;
+      }
+    }
+  }
+  for (int64_t k = 0; k < form.kernel; ++k)
+    for (int64_t c = channels; c < VF; ++c) vstore(to + (k * VF + c) * VF, vzero());
+}
+
+// Block of a weight of any form: outputs are the lanes, gathered where they are not contiguous.
+void pack_lanes(float *to, const float *from, const WeightForm &form, int64_t o0, int64_t c0) {
+  const int64_t outputs = form.o - o0 < VF ? form.o - o0 : VF;
+  const int64_t channels = form.c - c0 < VF ? form.c - c0 : VF;
+  const vtail tail = vtail_of(outputs);
+  float lanes[VF];
+  for (int64_t c = 0; c < VF; ++c) {
+    const float *at = from + o0 * form.o_step + (c0 + c) * form.c_step;
+    for (int64_t k = 0; k < form.kernel; ++k) {
+      vf x = vzero();
+      if (c < channels && form.o_step == 1) {
+        x = vload_tail(at + k, tail);
+      } else if (c < channels) {
+        for (int64_t r = 0; r < VF; ++r) lanes[r] = r < outputs ? at[r * form.o_step + k] : 0.0f;
+        x = vload(lanes);
+      }
+      vstore(to + (k * VF + c) * VF, x);
+    }
+  }
+}
+
+}  // namespace
+
+void pack_weight(const ty_ctx *ctx, float *to, const float *from, const WeightForm &form) {
+  const int64_t o_blocks = (form.o + VF - 1) / VF, c_blocks = (form.c + VF - 1) / VF;
+  const int64_t size = form.kernel * VF * VF;
+  ty_parallel(ctx, o_blocks * c_blocks, 1 + 8192 / (size + 1),
+              [&](int64_t begin, int64_t end, int32_t) {
+                for (int64_t at = begin; at < end; ++at) {
+                  const int64_t o0 = at / c_blocks * VF, c0 = at % c_blocks * VF;
+                  if (form.c_step == form.kernel)
+                    pack_rows(to + at * size, from, form, o0, c0);
+                  else
+                    pack_lanes(to + at * size, from, form, o0, c0);
+                }
+              });
+}
+
+}  // namespace TY_ISA
