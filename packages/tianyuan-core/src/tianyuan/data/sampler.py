@@ -1,0 +1,252 @@
+"""Decide which samples make up each batch, in which order, and which rank gets them."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+# The seed of ranks that were given none: all must draw the same order.
+_SHARED_SEED = 0
+
+_process_group: Callable[[], tuple[int, int]] = lambda: (1, 0)
+
+
+def bind_process_group(world_size_and_rank: Callable[[], tuple[int, int]]) -> None:
+    """Let samplers made from now on take world size and rank from here by default."""
+    global _process_group
+    _process_group = world_size_and_rank
+
+
+class Sampler(ABC):
+    """What gives a loader the indices of each batch, as one list after the other."""
+
+    def __init__(self) -> None:
+        pass
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[list[int]]:
+        """Start a pass over the batches."""
+
+
+class MapSampler(Sampler):
+    """The base of samplers for datasets with an index.
+
+    Args:
+        dataset: what is sampled; only its length is used.
+        batch_size: samples per batch and rank.
+        drop_last: whether to leave out samples that do not fill a batch on every rank.
+        num_samples: samples per pass over all ranks; the dataset's length by default.
+        world_size, rank: how many processes share a pass, and which this one is.
+        seed: makes the order repeatable; ranks without a seed share a fixed one.
+
+    Raises:
+        ValueError: where a number is out of range.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int = 1,
+        drop_last: bool = False,
+        num_samples: int | None = None,
+        world_size: int | None = None,
+        rank: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__()
+        group = _process_group()
+        self.dataset = dataset
+        self.batch_size = _positive("batch_size", batch_size)
+        self.drop_last = bool(drop_last)
+        self.num_samples = (
+            len(dataset) if num_samples is None else _positive("num_samples", num_samples)
+        )
+        self.world_size = _positive("world_size", group[0] if world_size is None else world_size)
+        self.rank = group[1] if rank is None else rank
+        if not isinstance(self.rank, int) or not 0 <= self.rank < self.world_size:
+            raise ValueError(
+                f"sampler: rank is wrong, got {self.rank!r}, expected 0 to {self.world_size - 1}"
+            )
+        self.seed = _SHARED_SEED if seed is None and self.world_size > 1 else seed
+        self.rng = np.random.default_rng(self.seed)
+
+    @abstractmethod
+    def sample(self) -> Sequence[int]:
+        """Return the indices of one pass over all ranks."""
+
+    def scatter(self, indices: Sequence[int]) -> list[int]:
+        """Return this rank's share of a pass.
+
+        Every rank gets the same number: with ``drop_last`` the rest is left out, otherwise the
+        pass is filled up from its beginning.
+        """
+        if self.drop_last:
+            even = list(indices[: len(indices) // self.world_size * self.world_size])
+        else:
+            missing = -len(indices) % self.world_size
+            repeats = math.ceil(missing / len(indices)) if indices else 0
+            even = list(indices) + (list(indices) * repeats)[:missing]
+        return even[self.rank :: self.world_size]
+
+    def batch(self) -> Iterator[list[int]]:
+        """Start a pass over this rank's batches."""
+        indices = [int(index) for index in self.sample()]
+        if self.world_size > 1:
+            indices = self.scatter(indices)
+        stop = len(indices)
+        if self.drop_last:
+            stop -= stop % self.batch_size
+        for start in range(0, stop, self.batch_size):
+            yield indices[start : start + self.batch_size]
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self.batch()
+
+    def __len__(self) -> int:
+        share = self.batch_size * self.world_size
+        return self.num_samples // share if self.drop_last else -(-self.num_samples // share)
+
+
+class SequentialSampler(MapSampler):
+    """All samples, or those at ``indices``, in their order."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int = 1,
+        drop_last: bool = False,
+        indices: Sequence[int] | None = None,
+        world_size: int | None = None,
+        rank: int | None = None,
+    ) -> None:
+        super().__init__(dataset, batch_size, drop_last, None, world_size, rank)
+        self.indices = _indices(indices, len(dataset))
+        self.num_samples = len(self.indices)
+
+    def sample(self) -> Sequence[int]:
+        """Return the indices in their order."""
+        return self.indices
+
+
+class RandomSampler(MapSampler):
+    """All samples, or those at ``indices``, in an order drawn anew for each pass."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int = 1,
+        drop_last: bool = False,
+        indices: Sequence[int] | None = None,
+        world_size: int | None = None,
+        rank: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(dataset, batch_size, drop_last, None, world_size, rank, seed)
+        self.indices = _indices(indices, len(dataset))
+        self.num_samples = len(self.indices)
+
+    def sample(self) -> Sequence[int]:
+        """Return a permutation of the indices."""
+        order = self.rng.permutation(len(self.indices))
+        return [self.indices[position] for position in order.tolist()]
+
+
+class ReplacementSampler(MapSampler):
+    """Samples drawn independently, so that one may come twice, by ``weights`` if given.
+
+    Raises:
+        ValueError: where the weights are not one finite number of at least 0 per sample.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int = 1,
+        drop_last: bool = False,
+        num_samples: int | None = None,
+        weights: Sequence[float] | None = None,
+        world_size: int | None = None,
+        rank: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(dataset, batch_size, drop_last, num_samples, world_size, rank, seed)
+        self.weights = None if weights is None else np.asarray(weights, np.float64)
+        if self.weights is not None:
+            if self.weights.shape != (len(dataset),):
+                raise ValueError(
+                    f"ReplacementSampler: weights are wrong, got shape {self.weights.shape}, "
+                    f"expected ({len(dataset)},)"
+                )
+            total = self.weights.sum()
+            if not (self.weights >= 0).all() or not 0 < total < math.inf:
+                raise ValueError(
+                    "ReplacementSampler: weights must be finite, not negative and not all zero, "
+                    f"got least {self.weights.min()}, sum {total}"
+                )
+
+    def sample(self) -> Sequence[int]:
+        """Return ``num_samples`` indices, drawn with replacement."""
+        share = None if self.weights is None else self.weights / self.weights.sum()
+        drawn: list[int] = self.rng.choice(len(self.dataset), self.num_samples, p=share).tolist()
+        return drawn
+
+
+class StreamSampler(Sampler):
+    """How many samples of a ``StreamDataset`` make up a batch; a pass has no end of its own."""
+
+    def __init__(self, batch_size: int = 1) -> None:
+        super().__init__()
+        self.batch_size = _positive("batch_size", batch_size)
+
+    def sample(self) -> Iterator[int]:
+        """Count the samples, from 0 on."""
+        return count()
+
+    def batch(self) -> Iterator[list[int]]:
+        """Give the numbers of each batch's samples, without end."""
+        for start in count(0, self.batch_size):
+            yield list(range(start, start + self.batch_size))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self.batch()
+
+
+class Infinite(Sampler):
+    """A sampler's passes one after the other, without end.
+
+    Raises:
+        ValueError: on use, where a pass of the sampler is empty.
+    """
+
+    def __init__(self, sampler: Sampler) -> None:
+        super().__init__()
+        self.sampler = sampler
+
+    def sample(self) -> Iterator[int]:
+        """Give the indices of all batches, without end."""
+        for batch in self:
+            yield from batch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        while True:
+            empty = True
+            for batch in self.sampler:
+                empty = False
+                yield batch
+            if empty:
+                raise ValueError("Infinite: the sampler has no batch, expected at least one")
+
+
+def _positive(what: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value <= 0:
+        raise ValueError(f"sampler: {what} is wrong, got {value!r}, expected a positive integer")
+    return int(value)
+
+
+def _indices(indices: Sequence[int] | None, length: int) -> Sequence[int]:
+    return range(length) if indices is None else list(indices)

@@ -1,0 +1,48 @@
+"""Transforms of images, with the boxes and masks that belong to them."""
+
+from __future__ import annotations
+
+from . import functional
+from .base import Compose, VisionTransform
+from .color import (
+    BrightnessTransform,
+    ColorJitter,
+    ContrastTransform,
+    GaussianNoise,
+    HueTransform,
+    Lighting,
+    Normalize,
+    SaturationTransform,
+)
+from .geometry import (
+    CenterCrop,
+    Pad,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    Resize,
+    ToMode,
+)
+
+__all__ = [
+    "BrightnessTransform",
+    "CenterCrop",
+    "ColorJitter",
+    "Compose",
+    "ContrastTransform",
+    "GaussianNoise",
+    "HueTransform",
+    "Lighting",
+    "Normalize",
+    "Pad",
+    "RandomCrop",
+    "RandomHorizontalFlip",
+    "RandomResizedCrop",
+    "RandomVerticalFlip",
+    "Resize",
+    "SaturationTransform",
+    "ToMode",
+    "VisionTransform",
+    "functional",
+]

@@ -1,0 +1,140 @@
+"""Decide how a transform is spread over the fields of a sample, and how transforms combine."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..base import Transform
+
+FIELDS = ("image", "coords", "boxes", "mask", "category", "info")
+
+
+class VisionTransform(Transform):
+    """A transform of the fields of a sample, which are named by ``order``.
+
+    A sample is a tuple whose first fields are what ``order`` says; further fields pass unchanged.
+    Anything but a tuple is taken as its first field alone. Subclasses define ``_apply_image`` and,
+    where it differs from that or from nothing, ``_apply_coords`` and so on.
+
+    Args:
+        order: names of the first fields: ``image`` (height, width, channels), ``coords`` (n, 2)
+            as x and y, ``boxes`` (n, 4) as x and y of two corners, ``mask``, ``category``,
+            ``info``. By default ``("image",)``.
+
+    Raises:
+        ValueError: where a name is unknown.
+    """
+
+    def __init__(self, order: Sequence[str] | None = None) -> None:
+        super().__init__()
+        self.order = ("image",) if order is None else tuple(order)
+        unknown = [name for name in self.order if name not in FIELDS]
+        if unknown:
+            raise ValueError(
+                f"{type(self).__name__}: order is wrong, got {unknown[0]!r}, "
+                f"expected names of {', '.join(FIELDS)}"
+            )
+
+    def apply(self, input: Any) -> Any:
+        """Return the transformed sample, a tuple if one was given."""
+        fields = input if isinstance(input, tuple) else (input,)
+        self._draw(fields[self.order.index("image")] if "image" in self.order else None)
+        done = [
+            getattr(self, f"_apply_{name}")(field)
+            for name, field in zip(self.order, fields, strict=False)
+        ]
+        result = (*done, *fields[len(done) :])
+        return result if isinstance(input, tuple) else result[0]
+
+    def _draw(self, image: Any) -> None:
+        """Choose what is random, once for all fields of a sample."""
+
+    @abstractmethod
+    def _apply_image(self, image: np.ndarray) -> np.ndarray:
+        """Return the transformed image."""
+
+    def _apply_coords(self, coords: np.ndarray) -> np.ndarray:
+        return coords
+
+    def _apply_boxes(self, boxes: np.ndarray) -> np.ndarray:
+        """Return the boxes around the transformed corners."""
+        corners = np.asarray(boxes)[:, [0, 1, 2, 1, 0, 3, 2, 3]].reshape(-1, 2)
+        moved = self._apply_coords(corners).reshape(-1, 4, 2)
+        return np.concatenate([moved.min(axis=1), moved.max(axis=1)], axis=1)
+
+    def _apply_mask(self, mask: np.ndarray) -> np.ndarray:
+        return mask
+
+    def _apply_category(self, category: Any) -> Any:
+        return category
+
+    def _apply_info(self, info: Any) -> Any:
+        return info
+
+
+class Compose(VisionTransform):
+    """Apply transforms one after the other.
+
+    Args:
+        transforms: what to apply, in this order.
+        batch_compose: whether each transform is given all samples of a batch at once.
+        shuffle_indices: groups of positions in ``transforms``, as in ``[(0, 1, 2)]``, whose
+            transforms change places at random, for each sample anew (each batch with
+            ``batch_compose``).
+        order: given to all transforms where not None.
+
+    Raises:
+        ValueError: where a position is out of range or stands twice.
+    """
+
+    def __init__(
+        self,
+        transforms: Sequence[Transform] = (),
+        batch_compose: bool = False,
+        shuffle_indices: Sequence[Sequence[int]] | None = None,
+        *,
+        order: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(order)
+        self.transforms = list(transforms)
+        self.batch_compose = batch_compose
+        self.shuffle_indices = [list(group) for group in shuffle_indices or ()]
+        positions = [position for group in self.shuffle_indices for position in group]
+        if sorted(set(positions) & set(range(len(self.transforms)))) != sorted(positions):
+            raise ValueError(
+                f"Compose: shuffle_indices is wrong, got {shuffle_indices!r}, expected distinct "
+                f"positions below {len(self.transforms)}"
+            )
+        if order is not None:
+            for transform in self.transforms:
+                if isinstance(transform, VisionTransform):
+                    transform.order = self.order
+
+    def apply_batch(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Return the transformed samples of a batch."""
+        if not self.batch_compose:
+            return super().apply_batch(inputs)
+        for transform in self._shuffled():
+            inputs = transform.apply_batch(inputs)
+        return inputs
+
+    def apply(self, input: Any) -> Any:
+        """Return one transformed sample."""
+        for transform in self._shuffled():
+            input = transform.apply(input)
+        return input
+
+    def _shuffled(self) -> list[Transform]:
+        result = list(self.transforms)
+        for group in self.shuffle_indices:
+            for position, source in zip(group, np.random.permutation(group), strict=True):
+                result[position] = self.transforms[source]
+        return result
+
+    def _apply_image(self, image: np.ndarray) -> np.ndarray:
+        transformed: np.ndarray = self.apply(image)
+        return transformed

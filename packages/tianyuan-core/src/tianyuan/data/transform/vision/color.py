@@ -1,0 +1,201 @@
+"""Decide how the values of images are shifted, scaled and jittered.
+
+Jitter is meant for images with values from 0 to 255, in the order blue, green, red.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from . import functional as F
+from .base import VisionTransform
+from .geometry import Order
+
+
+class Normalize(VisionTransform):
+    """Return (image - mean) / std as float32; one number each, or one per channel.
+
+    Raises:
+        ValueError: where a std is zero.
+    """
+
+    def __init__(
+        self,
+        mean: float | Sequence[float] = 0.0,
+        std: float | Sequence[float] = 1.0,
+        *,
+        order: Order = None,
+    ) -> None:
+        super().__init__(order)
+        self.mean = np.asarray(mean, np.float32)
+        self.std = np.asarray(std, np.float32)
+        if not self.std.all():
+            raise ValueError(f"Normalize: std is wrong, got {std!r}, expected other than 0")
+
+    def _apply_image(self, image: np.ndarray) -> np.ndarray:
+        return (image.astype(np.float32) - self.mean) / self.std
+
+
+class _Saturating(VisionTransform):
+    """The base of transforms whose results are kept within 0 to 255 and in the image's dtype."""
+
+    def _apply_image(self, image: np.ndarray) -> np.ndarray:
+        changed = self._change(image.astype(np.float32))
+        return F.as_dtype_of(image, np.clip(changed, 0, 255))
+
+    @abstractmethod
+    def _change(self, image: np.ndarray) -> np.ndarray:
+        """Return the changed values of a float32 image."""
+
+
+class GaussianNoise(_Saturating):
+    """Add normal noise, drawn for each value."""
+
+    def __init__(self, mean: float = 0.0, std: float = 1.0, *, order: Order = None) -> None:
+        super().__init__(order)
+        self.mean = mean
+        self.std = std
+
+    def _change(self, image: np.ndarray) -> np.ndarray:
+        return image + np.random.normal(self.mean, self.std, image.shape)
+
+
+class _Jitter(_Saturating):
+    """The base of transforms by a factor drawn from [max(0, 1 - value), 1 + value]."""
+
+    def __init__(self, value: float, *, order: Order = None) -> None:
+        super().__init__(order)
+        if not value >= 0:
+            raise ValueError(f"{type(self).__name__}: value is wrong, got {value}, expected >= 0")
+        self.value = value
+
+    def _factor(self) -> float:
+        return float(np.random.uniform(max(0, 1 - self.value), 1 + self.value))
+
+
+class BrightnessTransform(_Jitter):
+    """Multiply images by a random factor."""
+
+    def _change(self, image: np.ndarray) -> np.ndarray:
+        return image * self._factor()
+
+
+class ContrastTransform(_Jitter):
+    """Move values away from, or towards, the mean grey of the image by a random factor."""
+
+    def _change(self, image: np.ndarray) -> np.ndarray:
+        grey = F.to_gray(image) if image.shape[-1] == 3 else image
+        mean = float(grey.mean())
+        return mean + (image - mean) * self._factor()
+
+
+class SaturationTransform(_Jitter):
+    """Move colours away from, or towards, their grey by a random factor."""
+
+    def _change(self, image: np.ndarray) -> np.ndarray:
+        grey = F.to_gray(image)
+        return grey + (image - grey) * self._factor()
+
+
+class HueTransform(_Saturating):
+    """Turn the hue by a random share of the circle, drawn from [-value, value].
+
+    Raises:
+        ValueError: where value is not within 0 to 0.5.
+    """
+
+    def __init__(self, value: float, *, order: Order = None) -> None:
+        super().__init__(order)
+        if not 0 <= value <= 0.5:
+            raise ValueError(f"HueTransform: value is wrong, got {value}, expected 0 to 0.5")
+        self.value = value
+
+    def _change(self, image: np.ndarray) -> np.ndarray:
+        if image.ndim != 3 or image.shape[2] != 3:
+            raise ValueError(
+                f"HueTransform: image is wrong, got shape {image.shape}, "
+                "expected (height, width, 3)"
+            )
+        return turn_hue(image, float(np.random.uniform(-self.value, self.value)))
+
+
+def turn_hue(image: np.ndarray, turn: float) -> np.ndarray:
+    """Turn the hue of a BGR image in the HSV hexcone by a share of the circle.
+
+    Source: A. R. Smith, Color gamut transform pairs, SIGGRAPH 1978.
+    """
+    blue, green, red = np.moveaxis(image, 2, 0)
+    value = image.max(axis=2)
+    chroma = value - image.min(axis=2)
+    safe = np.where(chroma == 0, 1, chroma)
+    hue = np.select(
+        [value == red, value == green],
+        [(green - blue) / safe, 2 + (blue - red) / safe],
+        4 + (red - green) / safe,
+    )
+    hue = hue + 6 * turn
+    # One formula for the three channels: value - chroma * clamp(min(k, 4 - k), 0, 1).
+    offsets = np.array([1.0, 3.0, 5.0])
+    k = (offsets + hue[..., np.newaxis]) % 6
+    share = np.clip(np.minimum(k, 4 - k), 0, 1)
+    return np.asarray(value[..., np.newaxis] - chroma[..., np.newaxis] * share)
+
+
+class ColorJitter(VisionTransform):
+    """Change brightness, contrast, saturation and hue at random, in random order.
+
+    Each is given the value of its own transform; 0 leaves it out.
+    """
+
+    def __init__(
+        self,
+        brightness: float = 0,
+        contrast: float = 0,
+        saturation: float = 0,
+        hue: float = 0,
+        *,
+        order: Order = None,
+    ) -> None:
+        super().__init__(order)
+        kinds: tuple[Callable[[float], VisionTransform], ...] = (
+            BrightnessTransform,
+            ContrastTransform,
+            SaturationTransform,
+            HueTransform,
+        )
+        values = (brightness, contrast, saturation, hue)
+        self.transforms = [
+            kind(value) for kind, value in zip(kinds, values, strict=True) if value != 0
+        ]
+
+    def _apply_image(self, image: np.ndarray) -> np.ndarray:
+        for position in np.random.permutation(len(self.transforms)):
+            image = self.transforms[position].apply(image)
+        return image
+
+
+class Lighting(_Saturating):
+    """Add colour noise along the principal components of ImageNet's colours.
+
+    The weight of each component is drawn from a normal distribution of deviation ``scale``.
+    Source: A. Krizhevsky et al., ImageNet classification with deep convolutional neural networks,
+    2012, section 4.1.
+    """
+
+    _VALUES = 255 * np.array([0.2175, 0.0188, 0.0045])
+    _VECTORS = np.array(
+        [[-0.5836, -0.6948, 0.4203], [-0.5808, -0.0045, -0.8140], [-0.5675, 0.7192, 0.4009]]
+    )
+
+    def __init__(self, scale: float, *, order: Order = None) -> None:
+        super().__init__(order)
+        if not scale >= 0:
+            raise ValueError(f"Lighting: scale is wrong, got {scale}, expected >= 0")
+        self.scale = scale
+
+    def _change(self, image: np.ndarray) -> np.ndarray:
+        weights = np.random.normal(0.0, self.scale, 3) if self.scale else np.zeros(3)
+        return image + self._VECTORS @ (self._VALUES * weights)

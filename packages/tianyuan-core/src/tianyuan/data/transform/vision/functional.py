@@ -1,0 +1,159 @@
+"""Decide what the basic operations on images of shape (height, width, channels) do.
+
+Colour images are in the order blue, green, red, as OpenCV reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial, wraps
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+# Numbered as in OpenCV, so that its constants can be given as well.
+INTER_NEAREST, INTER_LINEAR, INTER_CUBIC, INTER_AREA, INTER_LANCZOS4 = range(5)
+
+_BGR_TO_GRAY = np.array([0.114, 0.587, 0.299])  # ITU-R BT.601
+
+_ImageFunction = Callable[..., np.ndarray]
+
+
+def wrap_keepdims(func: _ImageFunction) -> _ImageFunction:
+    """Let a function that drops the channel axis of a one-channel image keep it."""
+
+    @wraps(func)
+    def wrapper(image: np.ndarray, *args: Any, **kwargs: Any) -> np.ndarray:
+        result = func(image, *args, **kwargs)
+        return result[..., np.newaxis] if result.ndim < image.ndim else result
+
+    return wrapper
+
+
+def as_dtype_of(image: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return values in an image's dtype: rounded to even and saturated where that is integer."""
+    if image.dtype.kind in "iu":
+        info = np.iinfo(image.dtype)
+        values = np.clip(np.rint(values), info.min, info.max)
+    return values.astype(image.dtype)
+
+
+@wrap_keepdims
+def to_gray(image: np.ndarray) -> np.ndarray:
+    """Return the luma of a BGR image by ITU-R BT.601, as (height, width, 1).
+
+    Raises:
+        ValueError: where the image does not have three channels.
+    """
+    _check_image("to_gray", image, 3)
+    return as_dtype_of(image, image @ _BGR_TO_GRAY)
+
+
+def to_bgr(image: np.ndarray) -> np.ndarray:
+    """Return a grey image of shape (height, width[, 1]) with three equal channels.
+
+    Raises:
+        ValueError: where the image has several channels.
+    """
+    grey = image[..., np.newaxis] if image.ndim == 2 else image
+    _check_image("to_bgr", grey, 1)
+    return np.repeat(grey, 3, axis=2)
+
+
+def pad(input: np.ndarray, size: int | Sequence[int], value: float | Sequence[float]) -> np.ndarray:
+    """Put a border of constant value around an image.
+
+    Args:
+        input: image of shape (height, width[, channels]).
+        size: one width, (vertical, horizontal), or (top, bottom, left, right).
+        value: one number, or one per channel.
+
+    Raises:
+        ValueError: where size is none of these or negative.
+    """
+    top, bottom, left, right = border(size)
+    height, width = input.shape[:2]
+    result = np.empty((top + height + bottom, left + width + right, *input.shape[2:]), input.dtype)
+    result[...] = np.asarray(value, input.dtype)
+    result[top : top + height, left : left + width] = input
+    return result
+
+
+def border(size: int | Sequence[int]) -> tuple[int, int, int, int]:
+    """Return (top, bottom, left, right) for one width, (vertical, horizontal) or all four."""
+    given = [size] if isinstance(size, (int, np.integer)) else list(size)
+    if len(given) not in (1, 2, 4) or not all(
+        isinstance(v, (int, np.integer)) and v >= 0 for v in given
+    ):
+        raise ValueError(f"pad: size is wrong, got {size!r}, expected 1, 2 or 4 integers >= 0")
+    if len(given) == 4:
+        top, bottom, left, right = given
+        return top, bottom, left, right
+    return given[0], given[0], given[-1], given[-1]
+
+
+def flip(image: np.ndarray, flipCode: int) -> np.ndarray:
+    """Mirror an image: left to right for code > 0, upside down for 0, both for code < 0."""
+    if flipCode > 0:
+        return np.ascontiguousarray(image[:, ::-1])
+    return np.ascontiguousarray(image[::-1, ::-1] if flipCode < 0 else image[::-1])
+
+
+def resize(input: np.ndarray, size: Sequence[int], interpolation: int = INTER_LINEAR) -> np.ndarray:
+    """Resize an image with OpenCV, or else with Pillow.
+
+    Pillow averages over the area that a pixel covers when it makes an image smaller, which
+    OpenCV does only for ``INTER_AREA``, so the results differ there.
+
+    Args:
+        input: uint8 or float32 image of shape (height, width[, channels]).
+        size: (height, width).
+        interpolation: ``INTER_LINEAR`` and so on, numbered as in OpenCV.
+
+    Raises:
+        ValueError: where size, interpolation or dtype is none of these.
+        ImportError: where neither library is installed.
+    """
+    height, width = (int(extent) for extent in size)
+    if height <= 0 or width <= 0 or not input.size:
+        raise ValueError(f"resize: size is wrong, got {input.shape} to {size!r}, expected above 0")
+    if interpolation not in range(5):
+        raise ValueError(f"resize: interpolation is wrong, got {interpolation!r}, expected 0 to 4")
+    if input.dtype not in (np.uint8, np.float32):
+        raise ValueError(f"resize: dtype is wrong, got {input.dtype}, expected uint8 or float32")
+    if (height, width) == input.shape[:2]:
+        return input.copy()
+    resized = _resizer()(input, height, width, interpolation)
+    return resized.reshape(height, width, *input.shape[2:])
+
+
+def _resizer() -> Callable[[np.ndarray, int, int, int], np.ndarray]:
+    for name, resizer in (("cv2", _resize_opencv), ("PIL.Image", _resize_pillow)):
+        with suppress(ImportError):
+            return partial(resizer, import_module(name))
+    raise ImportError(
+        "resize: needs OpenCV or Pillow, got neither, expected "
+        "`pip install pillow` or `pip install opencv-python-headless`"
+    )
+
+
+def _resize_opencv(cv2: Any, image: np.ndarray, height: int, width: int, how: int) -> np.ndarray:
+    return np.asarray(cv2.resize(image, (width, height), interpolation=how))
+
+
+def _resize_pillow(pillow: Any, image: np.ndarray, height: int, width: int, how: int) -> np.ndarray:
+    name = ("NEAREST", "BILINEAR", "BICUBIC", "BOX", "LANCZOS")[how]
+    method = getattr(pillow.Resampling, name)
+    planes = np.moveaxis(image.reshape(*image.shape[:2], -1), 2, 0)
+    return np.stack(
+        [np.asarray(pillow.fromarray(p).resize((width, height), method)) for p in planes], axis=2
+    )
+
+
+def _check_image(name: str, image: np.ndarray, channels: int) -> None:
+    if image.ndim != 3 or image.shape[2] != channels:
+        raise ValueError(
+            f"{name}: image is wrong, got shape {image.shape}, expected (height, width, {channels})"
+        )

@@ -1,0 +1,276 @@
+"""Decide how worker processes make batches ahead, in order, and how they end in every case.
+
+Each worker has its own pipe and answers its requests first come, first served. Requests are given
+and batches taken in turn, one worker after the other: order needs no sorting, and no lock exists
+that a dying worker could hold.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import secrets
+import signal
+import sys
+import traceback
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from time import monotonic
+from typing import Any
+
+import numpy as np
+
+from . import handover
+
+AHEAD = 2  # batches that each worker may have in hand
+_PATIENCE = 2.0  # seconds for a worker to leave by itself
+_HEARTBEAT = 1.0  # seconds between a worker's looks at whether its loader lives
+_LONGEST = 8_000  # characters of a traceback that surely fit into a pipe
+
+_DONE, _FAILED, _ENDED = "done", "failed", "ended"
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """What a dataset may know of the worker process it runs in.
+
+    Attributes:
+        idx: number of this worker, from 0.
+        worker: how many workers there are.
+        seed: what this worker's ``numpy.random`` and ``random`` were seeded with.
+        dataset: this worker's copy of the dataset.
+    """
+
+    idx: int
+    worker: int
+    seed: int
+    dataset: Any = field(repr=False)
+
+
+class EndOfStream(Exception):
+    """Raise in a worker's function where its stream has no more."""
+
+
+_info: WorkerInfo | None = None
+
+
+def get_worker_info() -> WorkerInfo | None:
+    """Return what is known of this worker process, or None in any other process."""
+    return _info
+
+
+# In the worker
+
+
+def _run_worker(
+    pipe: Connection, info: WorkerInfo, make: Callable[[Any], Any], prefix: str, loader: int
+) -> None:
+    """Answer requests until the loader says so or is gone; ``make`` turns one into a batch."""
+    global _info
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the loader decides what Ctrl-C means
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _info = info
+    random.seed(info.seed)
+    np.random.seed(info.seed)
+    try:
+        while True:
+            while not pipe.poll(_HEARTBEAT):
+                if os.getppid() != loader:
+                    return
+            request = pipe.recv()
+            if request is None:
+                return
+            pipe.send(_answer(make, request, f"{prefix}{request[0]}"))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return  # the loader is gone
+
+
+def _answer(make: Callable[[Any], Any], request: tuple[int, Any], name: str) -> tuple[str, Any]:
+    try:
+        return _DONE, handover.pack(make(request[1]), name)
+    except EndOfStream:
+        return _ENDED, None
+    except Exception:  # noqa: BLE001 - whatever a dataset raises is shown at the loader
+        handover.discard(name)
+        return _FAILED, traceback.format_exc()[-_LONGEST:]
+
+
+# In the loader
+
+
+@dataclass
+class _Worker:
+    process: BaseProcess
+    pipe: Connection
+    prefix: str
+    pending: deque[int] = field(default_factory=deque)
+
+
+class WorkerPool:
+    """Iterate over the batches that worker processes make, in the order of the requests.
+
+    Args:
+        dataset: what ``get_worker_info`` shows.
+        make: the function from a request to a batch that each worker calls; raises EndOfStream
+            where it has no more.
+        requests: what to ask for, drawn from as batches are taken.
+        count: how many workers.
+        timeout: seconds to wait for one batch; 0 waits for ever.
+
+    Raises:
+        RuntimeError: on ``next``, where a worker raised, died or took too long. Whatever is
+            raised, all workers have ended then and left nothing in shared memory.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        make: Callable[[Any], Any],
+        requests: Iterator[Any],
+        count: int,
+        timeout: float,
+    ) -> None:
+        self._requests = requests
+        self._timeout = timeout
+        self._asked = 0
+        self._workers: list[_Worker] = []
+        self._finish = weakref.finalize(self, _end_workers, self._workers, os.getpid())
+        handover.start_tracker()
+        base = int(np.random.randint(0, 2**31 - count))
+        token = f"ty_{os.getpid()}_{secrets.token_hex(4)}"
+        try:
+            for index in range(count):
+                info = WorkerInfo(index, count, base + index, dataset)
+                self._workers.append(_start(info, make, f"{token}_{index}_"))
+            self._turns = deque(self._workers)
+            for worker in self._workers * AHEAD:
+                self._ask(worker)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End all workers and remove what they left in shared memory."""
+        self._finish()
+
+    def __iter__(self) -> WorkerPool:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            while self._turns:
+                worker = self._turns[0]
+                if not worker.pending:
+                    self._turns.popleft()
+                    continue
+                state, batch = self._receive(worker)
+                if state == _ENDED:
+                    worker.pending.clear()  # its open answers are as empty as this one
+                    continue
+                self._turns.rotate(-1)
+                self._ask(worker)
+                return batch
+            raise StopIteration
+        except BaseException:
+            self._turns.clear()
+            self.close()
+            raise
+
+    def _ask(self, worker: _Worker) -> None:
+        try:
+            request = next(self._requests)
+        except StopIteration:
+            return
+        try:
+            worker.pipe.send((self._asked, request))
+        except (BrokenPipeError, ConnectionResetError):
+            raise self._death(worker) from None
+        worker.pending.append(self._asked)
+        self._asked += 1
+
+    def _receive(self, worker: _Worker) -> tuple[str, Any]:
+        deadline = monotonic() + self._timeout if self._timeout else None
+        sentinels = {entry.process.sentinel: entry for entry in self._workers}
+        while not worker.pipe.poll():
+            left = None if deadline is None else deadline - monotonic()
+            if left is not None and left <= 0:
+                raise RuntimeError(
+                    f"DataLoader: batch {worker.pending[0]} took too long, got none from worker "
+                    f"{worker.process.name} within {self._timeout} s"
+                )
+            ready = wait([worker.pipe, *sentinels], left)
+            dead = [sentinels[item] for item in ready if isinstance(item, int)]
+            if dead and worker.pipe not in ready:
+                raise self._death(dead[0])
+        try:
+            state, value = worker.pipe.recv()
+        except (EOFError, ConnectionResetError):
+            raise self._death(worker) from None
+        number = worker.pending[0]
+        if state == _FAILED:
+            raise RuntimeError(
+                f"DataLoader: batch {number} failed in worker {worker.process.name}:\n{value}"
+            )
+        batch = None if state == _ENDED else handover.unpack(f"{worker.prefix}{number}", value)
+        worker.pending.popleft()
+        return state, batch
+
+    @staticmethod
+    def _death(worker: _Worker) -> RuntimeError:
+        worker.process.join(_PATIENCE)
+        code = worker.process.exitcode
+        how = f"exit code {code}"
+        if code is not None and code < 0:
+            how = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        return RuntimeError(
+            f"DataLoader: worker {worker.process.name} (pid {worker.process.pid}) died, got {how}"
+        )
+
+
+def _start(info: WorkerInfo, make: Callable[[Any], Any], prefix: str) -> _Worker:
+    context = multiprocessing.get_context()
+    ours, theirs = context.Pipe()
+    process = context.Process(
+        target=_run_worker,
+        args=(theirs, info, make, prefix, os.getpid()),
+        name=str(info.idx),
+        daemon=True,
+    )
+    try:
+        # A worker forked while text waits in a buffer would print it again.
+        sys.stdout.flush()
+        process.start()
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return _Worker(process, ours, prefix)
+
+
+def _end_workers(workers: list[_Worker], owner: int) -> None:
+    if os.getpid() != owner:
+        return  # a forked copy of the loader: the workers are not its children
+    leaving = monotonic() + _PATIENCE
+    for worker in workers:
+        if worker.pending:
+            worker.process.terminate()
+        else:
+            with suppress(BrokenPipeError, ConnectionResetError):
+                worker.pipe.send(None)
+    for worker in workers:
+        worker.process.join(max(0.0, leaving - monotonic()))
+        if worker.process.is_alive():
+            worker.process.kill()
+            worker.process.join()
+        worker.pipe.close()
+        worker.process.close()
+        for number in worker.pending:
+            handover.discard(f"{worker.prefix}{number}")
+    workers.clear()
