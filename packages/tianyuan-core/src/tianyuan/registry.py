@@ -143,6 +143,11 @@ def backends(device: str = "cpu") -> tuple[str, ...]:
     return tuple(name for name, kind in _backends if kind == device)
 
 
+def all_backends() -> dict[tuple[str, str], Backend]:
+    """Return what every backend brought, by (name, kind of device)."""
+    return dict(_backends)
+
+
 def chosen_backend() -> str | None:
     """Return the backend that ``use_backend`` or ``TIANYUAN_BACKEND`` narrows the choice to."""
     return _backend_choice.get() or os.environ.get("TIANYUAN_BACKEND") or None

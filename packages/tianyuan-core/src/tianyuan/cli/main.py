@@ -1,0 +1,119 @@
+"""The ``tianyuan`` command: what it offers, and how errors are shown."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from .. import __version__
+from ..errors import TianyuanError
+
+
+class _Commands(click.Group):
+    """Shows Tianyuan's own errors in one line instead of a traceback."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except (TianyuanError, OSError) as error:
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=_Commands)
+@click.version_option(__version__, prog_name="tianyuan")
+def main() -> None:
+    """Train, inspect and run Tianyuan models."""
+
+
+@main.command()
+def info() -> None:
+    """Show versions, CPU features, plugins with their state, and the thread count."""
+    from .info import show_info
+
+    show_info()
+
+
+@main.command()
+@click.option(
+    "--data",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of MNIST-format IDX files (plain or gzipped) to train on instead of the digits.",
+)
+@click.option("--epochs", type=click.IntRange(1), help="Passes over the training data.")
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("digits.tym"),
+    show_default=True,
+    help="Model file to write.",
+)
+@click.option("--seed", type=int, default=0, show_default=True)
+def quickstart(data: Path | None, epochs: int | None, output: Path, seed: int) -> None:
+    """Train a small CNN on real digits, dump it, and run the file on every backend."""
+    from .quickstart import run_quickstart
+
+    sys.exit(run_quickstart(data, epochs, output, seed))
+
+
+_MODEL = click.argument("model", type=click.Path(dir_okay=False, path_type=Path))
+_BACKEND = click.option("--backend", help="Backend whose kernels serve the model.")
+_THREADS = click.option("--threads", type=click.IntRange(1), help="Threads per run.")
+_SIZES = click.option(
+    "--size", "sizes", multiple=True, metavar="NAME=N", help="Size of a dynamic dimension."
+)
+
+
+@main.command()
+@_MODEL
+@click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="[NAME=]FILE.npy",
+    help="An input, by position or by name.",
+)
+@click.option("--output", type=click.Path(path_type=Path), help="Write the outputs to this .npz.")
+@_BACKEND
+@_THREADS
+def run(
+    model: Path, inputs: tuple[str, ...], output: Path | None, backend: str | None,
+    threads: int | None,
+) -> None:  # fmt: skip
+    """Run MODEL on arrays from .npy files."""
+    from .models import run_model
+
+    run_model(model, inputs, output, backend, threads)
+
+
+@main.command()
+@_MODEL
+@_BACKEND
+@_THREADS
+@_SIZES
+@click.option("--program", is_flag=True, help="Print the whole program as well.")
+def explain(
+    model: Path, backend: str | None, threads: int | None, sizes: tuple[str, ...], program: bool
+) -> None:
+    """Show the kernel, layout and refusals of every step of MODEL."""
+    from .models import explain_model
+
+    explain_model(model, backend, threads, sizes, program)
+
+
+@main.command()
+@_MODEL
+@click.option("--backend", "backends", multiple=True, help="Backends to time, in turns.")
+@_THREADS
+@_SIZES
+@click.option("--rounds", type=click.IntRange(1), default=50, show_default=True)
+@click.option("--steps/--no-steps", default=True, help="Show the time of each step.")
+def bench(
+    model: Path, backends: tuple[str, ...], threads: int | None, sizes: tuple[str, ...],
+    rounds: int, steps: bool,
+) -> None:  # fmt: skip
+    """Time MODEL on random inputs: median, minimum, and a table per step."""
+    from .models import bench_model
+
+    bench_model(model, backends, threads, sizes, rounds, steps)

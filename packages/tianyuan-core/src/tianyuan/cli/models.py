@@ -1,0 +1,140 @@
+"""Run, explain and time model files from the command line."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from .. import jit, registry
+from ..graph.explain import format_program
+from ..jit.model import Model
+
+
+def _sizes(model: Model, given: Sequence[str]) -> dict[str, int]:
+    known = set().union(*(_symbols(spec.shape) for spec in model.input_specs.values()))
+    sizes = {}
+    for text in given:
+        name, equals, number = text.partition("=")
+        if not equals or not number.isdecimal():
+            raise click.BadParameter(f"got {text!r}, expected like batch=64", param_hint="--size")
+        if name not in known:
+            raise click.BadParameter(
+                f"no such dynamic dimension, got {name!r}, "
+                f"expected one of {', '.join(sorted(known)) or 'none'}",
+                param_hint="--size",
+            )
+        sizes[name] = int(number)
+    return sizes
+
+
+def _symbols(shape: Any) -> set[str]:
+    from ..shapes import symbols_of
+
+    return symbols_of(shape)
+
+
+def run_model(
+    path: Path, inputs: Sequence[str], output: Path | None, backend: str | None,
+    threads: int | None,
+) -> None:  # fmt: skip
+    """Run a model file on ``.npy`` files and print or store the outputs."""
+    model = jit.load(path, backend=backend, threads=threads)
+    positional, named = [], {}
+    for text in inputs:
+        name, equals, file = text.partition("=")
+        if equals and name in model.input_specs:
+            named[name] = _read(file)
+        else:
+            positional.append(_read(text))
+    try:
+        results = model(*positional, **named)
+    except TypeError as error:
+        raise click.UsageError(str(error)) from error
+    outputs = dict(
+        zip(
+            model.output_specs,
+            results if isinstance(results, tuple) else (results,),
+            strict=True,
+        )
+    )
+    if output is not None:
+        with open(output, "wb") as file:
+            np.savez(file, **outputs)
+    for name, array in outputs.items():
+        click.echo(f"{name}: {array.dtype.name}{array.shape}")
+        if output is None:
+            click.echo(np.array2string(array, threshold=200))
+
+
+def _read(file: str) -> np.ndarray:
+    try:
+        array: np.ndarray = np.load(file, allow_pickle=False)
+    except ValueError as error:
+        raise click.BadParameter(f"{file} is no .npy file: {error}", param_hint="--input") from error
+    return array
+
+
+def explain_model(
+    path: Path, backend: str | None, threads: int | None, sizes: Sequence[str], whole: bool
+) -> None:
+    """Print the explanation of a model file, and its program if asked for."""
+    model = jit.load(path, backend=backend, threads=threads)
+    chosen = _sizes(model, sizes)
+    click.echo(str(model.explain(**chosen)))
+    if whole:
+        click.echo(format_program(model.program(**chosen)))
+
+
+def bench_model(
+    path: Path, backends: Sequence[str], threads: int | None, sizes: Sequence[str], rounds: int,
+    steps: bool,
+) -> None:  # fmt: skip
+    """Time a model file on each backend in turns and print medians and minima."""
+    names: list[str | None] = list(backends) or [None]
+    models = {name: jit.load(path, backend=name, threads=threads) for name in names}
+    first = next(iter(models.values()))
+    inputs = first.example_inputs(_sizes(first, sizes))
+    for model in models.values():
+        for _ in range(3):
+            model(*inputs)
+    seconds: dict[str | None, list[float]] = {name: [] for name in names}
+    for _ in range(rounds):
+        for name, model in models.items():
+            start = perf_counter()
+            model(*inputs)
+            seconds[name].append(perf_counter() - start)
+    console = Console()
+    table = Table("backend", "median ms", "min ms", title=f"{path.name}, {rounds} rounds")
+    for name, times in seconds.items():
+        median, least = statistics.median(times), min(times)
+        table.add_row(_title(name), f"{median * 1e3:.3f}", f"{least * 1e3:.3f}")
+    console.print(table)
+    if steps:
+        for name, model in models.items():
+            console.print(_step_table(_title(name), model, inputs, min(rounds, 20)))
+
+
+def _title(backend: str | None) -> str:
+    return backend or f"all ({', '.join(registry.backends())})"
+
+
+def _step_table(title: str, model: Model, inputs: Sequence[np.ndarray], rounds: int) -> Table:
+    profiles = [model.profile(*inputs) for _ in range(rounds)]
+    medians = [statistics.median(times) for times in zip(*profiles, strict=True)]
+    total = sum(medians) or 1.0
+    table = Table("step", "kernel", "output", "us", "share", title=f"steps on {title}")
+    program = model.program(*inputs)
+    for index, (step, median) in enumerate(zip(program.steps, medians, strict=True)):
+        spec = program.slots[step.outputs[0]].spec if step.outputs else ""
+        table.add_row(
+            str(index), step.kernel.name, str(spec), f"{median * 1e6:.1f}", f"{median / total:.1%}"
+        )
+    return table

@@ -1,0 +1,196 @@
+"""The main job: train on real pictures, dump one file, run it on every backend, compare."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from .. import functional as F
+from .. import module as M
+from .. import random, registry
+from ..autodiff import GradManager
+from ..data.dataset import MNIST, Digits
+from ..imperative.tensor import Tensor
+from ..jit import trace
+from ..optimizer import Adam
+
+AGREEMENT = 1e-4  # largest difference from numpy, relative to the largest output
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is trained on: pictures in NCHW scaled to about unit size, labels, and the target."""
+
+    name: str
+    train: tuple[np.ndarray, np.ndarray]
+    test: tuple[np.ndarray, np.ndarray]
+    net: M.Module
+    epochs: int
+    batch: int
+    rate: float
+    least_accuracy: float
+
+
+def run_quickstart(data: Path | None, epochs: int | None, output: Path, seed: int) -> int:
+    """Run the main job; return 0 if accuracy and agreement are as they should be, else 1."""
+    console = Console()
+    random.seed(seed)
+    task = _digits() if data is None else _pictures(data)
+    console.print(
+        f"Training on {task.name}: {len(task.train[0])} pictures, testing on {len(task.test[0])}"
+    )
+    _train(task, epochs or task.epochs, seed, console)
+    _dump(task, output)
+    console.print(f"Wrote {output} ({output.stat().st_size / 1024:.0f} KiB)")
+    return _compare(task, output, console)
+
+
+def _digits() -> Task:
+    def load(train: bool) -> tuple[np.ndarray, np.ndarray]:
+        found = Digits(train=train)
+        images = found.images.transpose(0, 3, 1, 2).astype(np.float32) / 8 - 1
+        return np.ascontiguousarray(images), found.labels.astype(np.int32)
+
+    return Task(
+        "the UCI digits", load(True), load(False), _net(1, 16, 32, 8), 20, 64, 2e-3, 0.975
+    )  # fmt: skip
+
+
+def _pictures(folder: Path) -> Task:
+    def load(train: bool) -> tuple[np.ndarray, np.ndarray]:
+        found = MNIST(str(folder), train=train)
+        images, labels = found.arrays
+        scaled = images.reshape(len(images), 1, *images.shape[1:3]).astype(np.float32)
+        return scaled / 128 - 1, labels.astype(np.int32)
+
+    train, test = load(True), load(False)
+    side = train[0].shape[2]
+    return Task(str(folder), train, test, _net(1, 32, 64, side), 5, 128, 1.5e-3, 0.90)
+
+
+def _net(channels: int, first: int, second: int, side: int) -> M.Module:
+    """Return two convolutions with batch norm and pooling, and two dense layers."""
+    flat = second * (side // 4) ** 2
+    return M.Sequential(
+        M.Conv2d(channels, first, 3, padding=1, bias=False), M.BatchNorm2d(first), M.ReLU(),
+        M.MaxPool2d(2, 2),
+        M.Conv2d(first, second, 3, padding=1, bias=False), M.BatchNorm2d(second), M.ReLU(),
+        M.MaxPool2d(2, 2),
+        _Flatten(),
+        M.Linear(flat, 2 * second), M.ReLU(), M.Dropout(0.25), M.Linear(2 * second, 10),
+    )  # fmt: skip
+
+
+class _Flatten(M.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.flatten(x, 1)
+
+
+def _batches(
+    data: tuple[np.ndarray, np.ndarray], size: int, rng: np.random.Generator
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    order = rng.permutation(len(data[0]))
+    for start in range(0, len(order) - size + 1, size):
+        chosen = order[start : start + size]
+        yield data[0][chosen], data[1][chosen]
+
+
+def _train(task: Task, epochs: int, seed: int, console: Console) -> None:
+    net = task.net
+    net.train()
+    manager = GradManager().attach(net.parameters())
+    optimizer = Adam(net.parameters(), lr=task.rate)
+
+    @trace(symbolic=True)
+    def step(images: Tensor, labels: Tensor) -> Tensor:
+        with manager:
+            loss = F.nn.cross_entropy(net(images), labels)
+            manager.backward(loss)
+        optimizer.step().clear_grad()
+        return loss
+
+    rng = np.random.default_rng(seed)
+    steps = epochs * (len(task.train[0]) // task.batch)
+    with Progress(console=console) as progress:
+        bar = progress.add_task("training", total=steps)
+        for epoch in range(epochs):
+            _set_rate(optimizer, task.rate * 0.5 * (1 + np.cos(np.pi * epoch / epochs)))
+            for images, labels in _batches(task.train, task.batch, rng):
+                loss = step(Tensor(images), Tensor(labels))
+                progress.advance(bar)
+            progress.update(
+                bar, description=f"epoch {epoch + 1}/{epochs}, loss {loss.item():.4f}"
+            )
+    net.eval()
+
+
+def _set_rate(optimizer: Adam, rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = float(rate)
+
+
+def _dump(task: Task, output: Path) -> None:
+    net = task.net
+
+    @trace(symbolic=True, capture_as_const=True, dynamic_shapes={"images": {0: "batch"}})
+    def predict(images: Tensor) -> Tensor:
+        return net(images)  # type: ignore[no-any-return]
+
+    predict(Tensor(task.test[0][:1]))
+    predict.dump(output, arg_names=["images"], output_names=["logits"])
+
+
+def _compare(task: Task, output: Path, console: Console) -> int:
+    """Run the file in a new process per backend and print the table."""
+    table = Table(
+        "backend", "test accuracy", "ms, batch 1", "ms, batch 64", "difference from numpy"
+    )
+    failures = []
+    expected: np.ndarray | None = None
+    with tempfile.TemporaryDirectory() as folder:
+        images, labels = Path(folder) / "images.npy", task.test[1]
+        np.save(images, task.test[0])
+        for backend in sorted(registry.backends(), key=lambda name: name != "numpy"):
+            result = _measure(output, images, Path(folder) / f"{backend}.npy", backend)
+            logits = np.load(Path(folder) / f"{backend}.npy")
+            expected = logits if expected is None else expected
+            accuracy = float((logits.argmax(1) == labels).mean())
+            difference = float(np.abs(logits - expected).max() / np.abs(expected).max())
+            table.add_row(
+                backend, f"{accuracy:.2%}", f"{result['1']:.3f}", f"{result['64']:.3f}",
+                f"{difference:.1e}",
+            )  # fmt: skip
+            if not accuracy >= task.least_accuracy:
+                failures.append(
+                    f"{backend}: test accuracy is too low, got {accuracy:.2%}, "
+                    f"expected {task.least_accuracy:.1%}"
+                )
+            if not difference <= AGREEMENT:
+                failures.append(
+                    f"{backend}: outputs differ from numpy's, got {difference:.1e}, "
+                    f"expected at most {AGREEMENT:.0e}"
+                )
+    console.print(table)
+    for failure in failures:
+        console.print(f"[red]{failure}[/red]")
+    return 1 if failures else 0
+
+
+def _measure(model: Path, images: Path, logits: Path, backend: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "tianyuan.cli.measure", model, images, logits, backend]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"quickstart: backend {backend} failed:\n{done.stderr}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
