@@ -178,3 +178,8 @@ def accepts_keepdim(function: _Function) -> _Function:
         return function(*args, **kwargs)
 
     return cast(_Function, wrapper)
+
+
+def fixed(size: int) -> int:
+    """Return an extent as plain int; a trace is told that its result depends on it."""
+    return int(size) if size >= 0 else 0

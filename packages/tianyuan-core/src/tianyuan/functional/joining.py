@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any, cast
 
 from .. import shapes
@@ -63,12 +64,12 @@ def split(inp: Tensor, nsplits_or_sections: int | Sequence[int], axis: int = 0) 
         bounds: list[int] = [extent // count * i for i in range(count)] + [extent]
     else:
         bounds = [0, *(as_int(index) for index in nsplits_or_sections), extent]
-        if any(int(a) > int(b) or int(a) < 0 for a, b in zip(bounds, bounds[1:], strict=False)):
+        if any(int(a) > int(b) or int(a) < 0 for a, b in pairwise(bounds)):
             raise AttrError(
                 f"split: indices must rise, got {tuple(map(int, bounds[1:-1]))}, "
                 f"expected 0 to {int(extent)}"
             )
-    return [cut(inp, axis, a, b - a) for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [cut(inp, axis, a, b - a) for a, b in pairwise(bounds)]
 
 
 def cut(inp: Tensor, axis: int, start: int, size: int, step: int = 1) -> Tensor:
@@ -113,9 +114,7 @@ def tile(inp: Tensor, reps: int | Iterable[int]) -> Tensor:
     apart = tuple(extent for n in shape for extent in (1, n))
     wide = tuple(extent for r, n in zip(counts, shape, strict=True) for extent in (r, n))
     spread = run("broadcast_to", run("reshape", inp, shape=apart), shape=wide)
-    return run(
-        "reshape", spread, shape=tuple(r * n for r, n in zip(counts, shape, strict=True))
-    )
+    return run("reshape", spread, shape=tuple(r * n for r, n in zip(counts, shape, strict=True)))
 
 
 def roll(

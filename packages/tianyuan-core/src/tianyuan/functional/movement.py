@@ -75,9 +75,7 @@ def transpose(inp: Tensor, pattern: Any = None) -> Tensor:
     """
     rank = tensor("transpose", inp).ndim
     items = list(range(rank))[::-1] if pattern is None else list(pattern)
-    perm = tuple(
-        shapes.normalize_axis("transpose", item, rank) for item in items if item != "x"
-    )
+    perm = tuple(shapes.normalize_axis("transpose", item, rank) for item in items if item != "x")
     if sorted(perm) != list(range(rank)):
         raise AttrError(
             f"transpose: pattern must name every axis once, got {tuple(items)}, "
@@ -106,9 +104,7 @@ def expand_dims(inp: Tensor, axis: int | Sequence[int]) -> Tensor:
     rank = tensor("expand_dims", inp).ndim + len(given)
     axes = shapes.normalize_axes("expand_dims", given, rank)
     extents = iter(inp.shape)
-    return run(
-        "reshape", inp, shape=tuple(1 if a in axes else next(extents) for a in range(rank))
-    )
+    return run("reshape", inp, shape=tuple(1 if a in axes else next(extents) for a in range(rank)))
 
 
 def squeeze(inp: Tensor, axis: int | Sequence[int] | None = None) -> Tensor:

@@ -8,8 +8,7 @@ from .. import dtypes, shapes
 from ..errors import DTypeError, ShapeError
 from ..imperative.indexing import concrete_mask
 from ..imperative.tensor import Tensor
-from .arguments import extent, run, same_dtype, same_shape, tensor, tensors
-from .math import sum
+from .arguments import run, same_dtype, same_shape, tensor, tensors
 
 
 def gather(inp: Tensor, axis: int, index: Tensor) -> Tensor:
@@ -122,6 +121,3 @@ def _steps(like: Tensor, start: int, count: int) -> Tensor:
     """Return ``count`` int32 indices from ``start`` on, on the device of another tensor."""
     ones = like.full((count,), 1, "int32")
     return cast(Tensor, run("cumsum", ones, axis=0) + (start - 1))
-
-
-__all__ = ["cond_take", "cumsum", "diag", "extent", "gather", "non_zero", "scatter", "sum", "where"]

@@ -70,9 +70,7 @@ def setitem(tensor: Any, key: Any, value: Any) -> Any:
     picked_shape = (*common, *base.shape[len(indices) :])
     ordered = _shaped(filled, tuple(picked_shape[a] for a in order))
     inverse = tuple(int(i) for i in np.argsort(order))
-    changed = get_op("index_set")(
-        base, _transposed(ordered, inverse), *indices, count=len(indices)
-    )
+    changed = get_op("index_set")(base, _transposed(ordered, inverse), *indices, count=len(indices))
     return _put_region(tensor, plan, _arrays_back(changed, plan))
 
 
@@ -102,7 +100,9 @@ def _without_masks(tensor: Any, key: Any) -> list[Any]:
         if not is_bool_array(item):
             items.append(item)
         elif consumed(item) == 0:
-            flag = bool(item) if not isinstance(item, Operand) else bool(concrete_mask("index", item))
+            flag = (
+                bool(item) if not isinstance(item, Operand) else bool(concrete_mask("index", item))
+            )
             items.append(Flag(np.zeros(int(flag), np.int64)))
         else:
             _check_mask(item.shape, tensor.shape[axis : axis + len(item.shape)])

@@ -1,0 +1,100 @@
+"""Einstein summation: read the equation and contract from left to right with matmul."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from .. import shapes
+from ..errors import AttrError, ShapeError
+from ..imperative.tensor import Tensor
+from .arguments import run, same_dtype, tensors
+
+
+def einsum(equation: str, *args: Tensor) -> Tensor:
+    """Sum products of elements over the indices that the result lacks, as numpy's einsum.
+
+    ``"ij,jk->ik"`` multiplies matrices. Without ``->`` the result has the letters that stand once,
+    in alphabetical order. ``...`` is not offered, nor is a letter twice in one term.
+
+    Raises:
+        AttrError: where the equation cannot be read or does not fit the operands.
+        ShapeError: where one letter has two extents.
+    """
+    terms, result = _parse(equation, len(args))
+    operands = same_dtype("einsum", *tensors("einsum", *args))
+    extents: dict[str, int] = {}
+    for term, operand in zip(terms, operands, strict=True):
+        if len(term) != operand.ndim:
+            raise AttrError(
+                f"einsum: term does not fit, got {term!r} for shape "
+                f"{shapes.format_shape(operand.shape)}"
+            )
+        for letter, extent in zip(term, operand.shape, strict=True):
+            if int(extents.setdefault(letter, extent)) != int(extent):
+                raise ShapeError(
+                    f"einsum: {letter!r} has two extents, got {int(extents[letter])} "
+                    f"and {int(extent)}"
+                )
+    have, value = terms[0], operands[0]
+    for number in range(1, len(terms)):
+        wanted = set(result).union(*terms[number + 1 :])
+        have, value = _contract(have, value, terms[number], operands[number], wanted, extents)
+    have, value = _summed(have, value, set(result))
+    return _ordered(have, value, result)
+
+
+def _parse(equation: str, count: int) -> tuple[list[str], str]:
+    text = equation.replace(" ", "")
+    left, arrow, right = text.partition("->")
+    terms = left.split(",")
+    if not arrow:
+        uses = Counter(left.replace(",", ""))
+        right = "".join(sorted(letter for letter, n in uses.items() if n == 1))
+    letters_ok = all((*terms, right)) or not right
+    letters_ok = letters_ok and all(term.isalpha() or not term for term in (*terms, right))
+    twice = any(len(set(term)) != len(term) for term in (*terms, right))
+    if len(terms) != count or not letters_ok or twice or not set(right) <= set("".join(terms)):
+        raise AttrError(
+            f"einsum: equation is not valid, got {equation!r} for {count} operands, expected "
+            "like 'ij,jk->ik' with no letter twice in a term"
+        )
+    return terms, right
+
+
+def _summed(have: str, value: Tensor, wanted: set[str]) -> tuple[str, Tensor]:
+    axes = tuple(i for i, letter in enumerate(have) if letter not in wanted)
+    if not axes:
+        return have, value
+    kept = "".join(letter for letter in have if letter in wanted)
+    return kept, run("sum", value, axes=axes, keepdims=False)
+
+
+def _ordered(have: str, value: Tensor, want: str) -> Tensor:
+    perm = tuple(have.index(letter) for letter in want)
+    if perm == tuple(range(len(perm))):
+        return value
+    return run("transpose", value, perm=perm)
+
+
+def _contract(
+    left: str, a: Tensor, right: str, b: Tensor, wanted: set[str], extents: dict[str, int]
+) -> tuple[str, Tensor]:
+    """Multiply two operands and sum over what they share and nobody wants further on."""
+    left, a = _summed(left, a, wanted | set(right))
+    right, b = _summed(right, b, wanted | set(left))
+    batch = "".join(c for c in left if c in right and c in wanted)
+    inner = "".join(c for c in left if c in right and c not in wanted)
+    rows = "".join(c for c in left if c not in right)
+    cols = "".join(c for c in right if c not in left)
+
+    def volume(letters: str) -> int:
+        return shapes.volume(extents[c] for c in letters)
+
+    lead = tuple(extents[c] for c in batch)
+    a = _ordered(left, a, batch + rows + inner)
+    b = _ordered(right, b, batch + inner + cols)
+    a = run("reshape", a, shape=(*lead, volume(rows), volume(inner)))
+    b = run("reshape", b, shape=(*lead, volume(inner), volume(cols)))
+    product = run("matmul", a, b, transpose_a=False, transpose_b=False)
+    have = batch + rows + cols
+    return have, run("reshape", product, shape=tuple(extents[c] for c in have))

@@ -1,0 +1,137 @@
+"""Losses with MegEngine's names and defaults; ``reduction`` is mean, sum or none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import shapes
+from ..errors import AttrError, ShapeError
+from ..imperative.tensor import Tensor
+from . import elemwise, math
+from .activation import logsumexp, relu, softplus
+from .arguments import choice, floating, same_shape, tensor
+from .layers import indexing_one_hot
+
+__all__ = ["binary_cross_entropy", "cross_entropy", "hinge_loss", "l1_loss", "square_loss"]
+
+_REDUCTIONS = ("mean", "sum", "none")
+
+
+def _reduced(op: str, loss: Tensor, reduction: str) -> Tensor:
+    if choice(op, "reduction", reduction, _REDUCTIONS) == "none":
+        return loss
+    return math.mean(loss) if reduction == "mean" else math.sum(loss)
+
+
+def _pair(op: str, pred: Any, label: Any) -> tuple[Tensor, Tensor]:
+    """Return prediction and label, which must have one shape.
+
+    Raises:
+        ShapeError: where they do not.
+    """
+    left, right = floating(tensor(op, pred, "pred")), tensor(op, label, "label")
+    if not same_shape(left.shape, right.shape):
+        raise ShapeError(
+            f"{op}: shapes must agree, got {shapes.format_shape(left.shape)} and label "
+            f"{shapes.format_shape(right.shape)}"
+        )
+    return left, right
+
+
+def l1_loss(pred: Tensor, label: Tensor, reduction: str = "mean") -> Tensor:
+    """Return |pred - label|, reduced."""
+    choice("l1_loss", "reduction", reduction, _REDUCTIONS)
+    pred, label = _pair("l1_loss", pred, label)
+    return _reduced("l1_loss", elemwise.abs(elemwise.sub(pred, label)), reduction)
+
+
+def square_loss(pred: Tensor, label: Tensor, reduction: str = "mean") -> Tensor:
+    """Return (pred - label)**2, reduced."""
+    choice("square_loss", "reduction", reduction, _REDUCTIONS)
+    pred, label = _pair("square_loss", pred, label)
+    return _reduced("square_loss", elemwise.square(elemwise.sub(pred, label)), reduction)
+
+
+def cross_entropy(
+    pred: Tensor,
+    label: Tensor,
+    axis: int = 1,
+    with_logits: bool = True,
+    label_smooth: float = 0,
+    reduction: str = "mean",
+) -> Tensor:
+    """Return -log of the probability that ``pred`` gives to the class ``label``, reduced.
+
+    ``pred`` holds one score per class along an axis: logits, or probabilities without
+    ``with_logits``. ``label`` holds class indices, without that axis. With smoothing s the target
+    is (1 - s) for the class plus s / classes for every class.
+
+    Raises:
+        ShapeError: where the label's shape is not that of pred without the axis.
+        DTypeError: where the label is not an integer.
+        AttrError: where the smoothing is not in 0 to 1.
+    """
+    choice("cross_entropy", "reduction", reduction, _REDUCTIONS)
+    if not 0 <= label_smooth <= 1:
+        raise AttrError(f"cross_entropy: label_smooth must be in 0 to 1, got {label_smooth}")
+    scores = floating(tensor("cross_entropy", pred, "pred"))
+    axis = shapes.normalize_axis("cross_entropy", axis, scores.ndim)
+    rest = (*scores.shape[:axis], *scores.shape[axis + 1 :])
+    if not same_shape(tensor("cross_entropy", label, "label").shape, rest):
+        raise ShapeError(
+            f"cross_entropy: label does not fit, got {shapes.format_shape(label.shape)} for pred "
+            f"{shapes.format_shape(scores.shape)}, expected {shapes.format_shape(rest)}"
+        )
+    if not with_logits:
+        scores = elemwise.log(scores)
+    target = indexing_one_hot(scores, label, axis)
+    if label_smooth:
+        even = elemwise.mul(math.mean(scores, axis), label_smooth)
+        target = elemwise.add(elemwise.mul(target, 1.0 - label_smooth), even)
+    loss = elemwise.sub(logsumexp(scores, axis), target) if with_logits else elemwise.neg(target)
+    return _reduced("cross_entropy", loss, reduction)
+
+
+def binary_cross_entropy(
+    pred: Tensor, label: Tensor, with_logits: bool = True, reduction: str = "mean"
+) -> Tensor:
+    """Return -(y*log(p) + (1 - y)*log(1 - p)), reduced, for labels y and p = sigmoid(pred).
+
+    Without ``with_logits`` p is ``pred`` itself.
+
+    Raises:
+        ShapeError: where the shapes differ.
+    """
+    op = "binary_cross_entropy"
+    choice(op, "reduction", reduction, _REDUCTIONS)
+    pred, label = _pair(op, pred, label)
+    if with_logits:
+        # log(1 + e^x) - x*y is the same and does not overflow.
+        loss = elemwise.sub(softplus(pred), elemwise.mul(pred, label))
+    else:
+        hit = elemwise.mul(label, elemwise.log(pred))
+        miss = elemwise.mul(elemwise.sub(1.0, label), elemwise.log(elemwise.sub(1.0, pred)))
+        loss = elemwise.neg(elemwise.add(hit, miss))
+    return _reduced(op, loss, reduction)
+
+
+def hinge_loss(pred: Tensor, label: Tensor, norm: str = "L1", reduction: str = "mean") -> Tensor:
+    """Return the sum over axis 1 of max(0, 1 - pred*label), squared for ``norm="L2"``, reduced.
+
+    Labels are -1 or 1.
+
+    Raises:
+        ShapeError: where the shapes differ or there is no axis 1.
+        AttrError: where the norm is unknown.
+    """
+    choice("hinge_loss", "reduction", reduction, _REDUCTIONS)
+    choice("hinge_loss", "norm", norm, ("L1", "L2"))
+    pred, label = _pair("hinge_loss", pred, label)
+    if pred.ndim < 2:
+        raise ShapeError(
+            f"hinge_loss: input has the wrong rank, got {shapes.format_shape(pred.shape)}, "
+            "expected (N, classes, ...)"
+        )
+    gap = relu(elemwise.sub(1.0, elemwise.mul(pred, label)))
+    loss = math.sum(gap if norm == "L1" else elemwise.square(gap), axis=1)
+    return _reduced("hinge_loss", loss, reduction)

@@ -1,0 +1,111 @@
+"""Image functions that are part of a model: resampling as products with small matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import shapes
+from ..errors import AttrError, ShapeError
+from ..imperative.tensor import Tensor
+from .arguments import choice, fixed, floating, pair, run, tensor
+
+__all__ = ["interpolate"]
+
+_MODES = ("bilinear", "linear", "nearest", "bicubic")
+
+
+def interpolate(
+    inp: Tensor,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "bilinear",
+    align_corners: bool | None = None,
+) -> Tensor:
+    """Resample images (N, C, H, W), or signals (N, C, L) with ``linear``, to a size or by a factor.
+
+    Sample i of an axis lies at (i + 0.5) * H/OH - 0.5, with ``align_corners`` at
+    i * (H - 1)/(OH - 1); ``nearest`` takes floor(i * H/OH). Borders are repeated; the cubic
+    kernel has a = -0.75.
+
+    Raises:
+        ShapeError: where the rank does not fit the mode.
+        AttrError: where not exactly one of size and scale_factor is given, or a mode is unknown.
+    """
+    choice("interpolate", "mode", mode, _MODES)
+    found = floating(tensor("interpolate", inp))
+    rank = 3 if mode == "linear" else 4
+    if found.ndim != rank:
+        raise ShapeError(
+            f"interpolate: input has the wrong rank, got {shapes.format_shape(found.shape)}, "
+            f"expected {rank} dimensions for mode {mode!r}"
+        )
+    if mode == "nearest" and align_corners:
+        raise AttrError("interpolate: align_corners does not apply to mode 'nearest'")
+    have = tuple(fixed(extent) for extent in found.shape[2:])
+    want = _target(have, size, scale_factor)
+    weights = _CUBIC if mode == "bicubic" else _LINEAR
+    for axis, (old, new) in enumerate(zip(have, want, strict=True), start=2):
+        if mode == "nearest":
+            index = np.minimum(np.arange(new) * old // new, old - 1)
+            found = run("take", found, Tensor(index, "int32", found.device), axis=axis)
+            continue
+        matrix = Tensor(
+            _resampling(old, new, bool(align_corners), weights), found.dtype, found.device
+        )
+        last = axis == found.ndim - 1
+        operands = (found, matrix) if last else (matrix, found)
+        found = run("matmul", *operands, transpose_a=False, transpose_b=last)
+    return found
+
+
+def _target(have: tuple[int, ...], size: Any, scale_factor: Any) -> tuple[int, ...]:
+    if (size is None) == (scale_factor is None):
+        raise AttrError("interpolate: expected exactly one of size and scale_factor")
+    if size is not None:
+        if len(have) == 1:
+            return pair("interpolate", "size", size if isinstance(size, int) else size[0], 1)[:1]
+        return pair("interpolate", "size", size, 1)
+    given = scale_factor if isinstance(scale_factor, (tuple, list)) else [scale_factor] * len(have)
+    want = tuple(int(n * float(f)) for n, f in zip(have, given, strict=False))
+    if len(given) != len(have) or min(want) < 1:
+        raise AttrError(f"interpolate: scale_factor is not valid, got {scale_factor!r}")
+    return want
+
+
+def _linear(distance: np.ndarray) -> np.ndarray:
+    return np.maximum(0.0, 1.0 - np.abs(distance))
+
+
+def _cubic(distance: np.ndarray) -> np.ndarray:
+    """Return Keys' cubic convolution kernel with a = -0.75."""
+    a, d = -0.75, np.abs(distance)
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
+
+
+_Weights = tuple[Callable[[np.ndarray], np.ndarray], int]
+_LINEAR: _Weights = (_linear, 1)
+_CUBIC: _Weights = (_cubic, 2)
+
+
+def _resampling(old: int, new: int, corners: bool, weights: _Weights) -> np.ndarray:
+    """Return the (new, old) matrix that resamples an axis."""
+    kernel, reach = weights
+    rows = np.arange(new)
+    if corners:
+        place = rows * ((old - 1) / (new - 1) if new > 1 else 0.0)
+    else:
+        place = (rows + 0.5) * (old / new) - 0.5
+    if kernel is _linear:
+        place = np.clip(place, 0, old - 1)
+    base = np.floor(place).astype(int)
+    matrix = np.zeros((new, old))
+    for offset in range(1 - reach, reach + 1):
+        neighbour = base + offset
+        share = kernel(place - neighbour)
+        np.add.at(matrix, (rows, np.clip(neighbour, 0, old - 1)), share)
+    return matrix
