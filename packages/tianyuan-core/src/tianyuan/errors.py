@@ -56,3 +56,9 @@ class GradError(TianyuanError, RuntimeError):
 
 class IndexRangeError(TianyuanError, IndexError):
     """Raise where a key of ``x[...]`` points outside of a tensor."""
+
+
+class StateDictError(TianyuanError, KeyError, ValueError):
+    """Raise where a state dict does not fit the object that it is loaded into."""
+
+    __str__ = Exception.__str__  # KeyError would quote the message

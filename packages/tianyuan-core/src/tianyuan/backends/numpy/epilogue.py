@@ -7,10 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from .special import erf
+
 
 def compute_dtype(dtype: np.dtype) -> np.dtype:
     """Return the dtype to compute in: float32 for the 16-bit floats, which BLAS lacks."""
-    return np.dtype(np.float32) if dtype.itemsize == 2 and dtype.kind not in "iu" else dtype
+    return (
+        np.dtype(np.float32)
+        if dtype.itemsize == 2 and dtype.kind not in "iu"
+        else dtype
+    )
 
 
 def widened(array: np.ndarray) -> np.ndarray:
@@ -49,8 +55,6 @@ def _hswish(y: np.ndarray) -> None:
 
 
 def _gelu(y: np.ndarray) -> None:
-    from .special import erf
-
     y *= (0.5 * (1 + erf(y * np.sqrt(0.5).astype(y.dtype)))).astype(y.dtype)
 
 
@@ -66,7 +70,9 @@ _ACTIVATIONS: dict[str, Callable[[np.ndarray], None]] = {
 }
 
 
-def finish(y: np.ndarray, extra: Sequence[np.ndarray], attrs: Any, channel_axis: int) -> None:
+def finish(
+    y: np.ndarray, extra: Sequence[np.ndarray], attrs: Any, channel_axis: int
+) -> None:
     """Add bias and residual to ``y`` and apply the activation, in place.
 
     Args:

@@ -1,0 +1,108 @@
+"""Activations as modules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import functional as F
+from ..imperative.tensor import Parameter, Tensor
+from .module import Module
+
+
+class ReLU(Module):
+    """Apply max(x, 0)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return max(x, 0)."""
+        result: Tensor = F.nn.relu(x)
+        return result
+
+
+class Sigmoid(Module):
+    """Apply 1 / (1 + exp(-x))."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return 1 / (1 + exp(-x))."""
+        result: Tensor = F.nn.sigmoid(inputs)
+        return result
+
+
+class SiLU(Module):
+    """Apply x * sigmoid(x)."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return x * sigmoid(x)."""
+        result: Tensor = F.nn.silu(inputs)
+        return result
+
+
+class GELU(Module):
+    """Apply x * Phi(x), the exact form with erf."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return x * Phi(x)."""
+        result: Tensor = F.nn.gelu(inputs)
+        return result
+
+
+class LeakyReLU(Module):
+    """Apply max(x, 0) + negative_slope * min(x, 0)."""
+
+    def __init__(self, negative_slope: float = 0.01, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.negative_slope = negative_slope
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return max(x, 0) + negative_slope * min(x, 0)."""
+        result: Tensor = F.nn.leaky_relu(inputs, self.negative_slope)
+        return result
+
+    def _module_info_string(self) -> str:
+        return f"negative_slope={self.negative_slope}"
+
+
+class PReLU(Module):
+    """Apply max(x, 0) + w * min(x, 0) with a learned w, one or one per channel.
+
+    Args:
+        num_parameters: 1, or the count of channels of (N, C, H, W).
+        init: what w starts from.
+    """
+
+    def __init__(
+        self, num_parameters: int = 1, init: float = 0.25, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.num_parameters = num_parameters
+        shape = (1, num_parameters, 1, 1) if num_parameters > 1 else (1,)
+        self.weight = Parameter(np.full(shape, init, np.float32))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return max(x, 0) + w * min(x, 0)."""
+        result: Tensor = F.nn.prelu(inputs, self.weight)
+        return result
+
+    def _module_info_string(self) -> str:
+        return f"num_parameters={self.num_parameters}"
+
+
+class Softmax(Module):
+    """Apply exp(x) / sum(exp(x)) along an axis.
+
+    Args:
+        axis: if None, 1 for inputs of 2 or 4 dimensions, else 0.
+    """
+
+    def __init__(self, axis: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.axis = axis
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return exp(x) / sum(exp(x))."""
+        result: Tensor = F.nn.softmax(inputs, axis=self.axis)
+        return result
+
+    def _module_info_string(self) -> str:
+        return f"axis={self.axis}"

@@ -1,0 +1,360 @@
+"""Normalisation as modules, with running statistics for batch normalisation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import functional as F
+from ..errors import AttrError, ShapeError
+from ..imperative.tensor import Parameter, Tensor
+from ..shapes import format_shape
+from . import init
+from .module import Module
+
+
+class _BatchNorm(Module):
+    """Normalise channels by the batch's statistics in training, by running ones otherwise.
+
+    Weight, bias, running mean and running variance are (1, num_features, 1, 1). In training the
+    running ones become momentum * running + (1 - momentum) * batch, with the unbiased variance.
+
+    Args:
+        num_features: count of channels.
+        eps: added to the variance.
+        momentum: what is kept of the running statistics.
+        affine: whether weight and bias are learned.
+        track_running_stats: whether running statistics are kept; without them, the batch's are
+            always used.
+        freeze: uses the running statistics in training too, and lets no gradient into weight and
+            bias.
+    """
+
+    _ranks: tuple[int, ...] = ()
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float = 0.9,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        freeze: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if freeze and not track_running_stats:
+            raise AttrError(
+                f"{type(self).__name__}: freeze needs running statistics, got "
+                "track_running_stats=False"
+            )
+        self.num_features = num_features
+        self.eps = eps
+        self.momentum = momentum
+        self.affine = affine
+        self.track_running_stats = track_running_stats
+        self.freeze = freeze
+        shape = (1, num_features, 1, 1)
+        self.weight = Parameter(np.ones(shape, np.float32)) if affine else None
+        self.bias = Parameter(np.zeros(shape, np.float32)) if affine else None
+        self.running_mean = (
+            Tensor(np.zeros(shape, np.float32)) if track_running_stats else None
+        )
+        self.running_var = (
+            Tensor(np.ones(shape, np.float32)) if track_running_stats else None
+        )
+
+    def reset_running_stats(self) -> None:
+        """Set the running mean to zero and the running variance to one."""
+        if self.running_mean is not None and self.running_var is not None:
+            init.zeros_(self.running_mean)
+            init.ones_(self.running_var)
+
+    def reset_parameters(self) -> None:
+        """Set running statistics, weight and bias to what they start from."""
+        self.reset_running_stats()
+        if self.weight is not None and self.bias is not None:
+            init.ones_(self.weight)
+            init.zeros_(self.bias)
+
+    def _check_rank(self, inp: Tensor) -> None:
+        if inp.ndim not in self._ranks:
+            expected = " or ".join(map(str, self._ranks))
+            raise ShapeError(
+                f"{type(self).__name__}: input has the wrong rank, got shape "
+                f"{format_shape(inp.shape)}, expected {expected} dimensions"
+            )
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """Return the normalised input, of its shape."""
+        self._check_rank(inp)
+        weight, bias = self.weight, self.bias
+        if self.freeze and weight is not None and bias is not None:
+            weight, bias = weight.detach(), bias.detach()
+        # Read in any case, so that a trace of a frozen module too follows train() and eval().
+        training = self.training and not self.freeze
+        result: Tensor = F.nn.batch_norm(
+            inp,
+            self.running_mean,
+            self.running_var,
+            weight,
+            bias,
+            training=training or self.running_mean is None,
+            momentum=self.momentum,
+            eps=self.eps,
+        )
+        return result
+
+    def _module_info_string(self) -> str:
+        return (
+            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, "
+            f"affine={self.affine}, track_running_stats={self.track_running_stats}"
+        )
+
+
+class BatchNorm1d(_BatchNorm):
+    """Normalise the channels of (N, C) or (N, C, L); see ``BatchNorm2d``."""
+
+    _ranks = (2, 3)
+
+
+class BatchNorm2d(_BatchNorm):
+    __doc__ = (_BatchNorm.__doc__ or "").replace(
+        "Normalise channels", "Normalise the channels of (N, C, H, W)", 1
+    )
+    _ranks = (4,)
+
+
+class LayerNorm(Module):
+    """Normalise over the last axes; weight and bias have their shape.
+
+    Args:
+        normalized_shape: extents of the last axes; an int for one.
+        eps: added to the variance.
+        affine: whether weight and bias are learned.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: Any,
+        eps: float = 1e-5,
+        affine: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        given = normalized_shape
+        self.normalized_shape = (
+            tuple(given) if isinstance(given, (tuple, list)) else (given,)
+        )
+        self.eps = eps
+        self.affine = affine
+        self.weight = (
+            Parameter(np.ones(self.normalized_shape, np.float32)) if affine else None
+        )
+        self.bias = (
+            Parameter(np.zeros(self.normalized_shape, np.float32)) if affine else None
+        )
+
+    def reset_parameters(self) -> None:
+        """Set weight to one and bias to zero."""
+        _reset(self.weight, self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the normalised input, of its shape."""
+        result: Tensor = F.nn.layer_norm(
+            x, self.normalized_shape, self.affine, self.weight, self.bias, self.eps
+        )
+        return result
+
+    def _module_info_string(self) -> str:
+        return f"normalized_shape={self.normalized_shape}, eps={self.eps}, affine={self.affine}"
+
+
+class GroupNorm(Module):
+    """Normalise each group of channels of each sample of (N, C, ...).
+
+    Args:
+        num_groups: into how many groups the channels are split.
+        num_channels: count of channels, a multiple of ``num_groups``.
+        eps: added to the variance.
+        affine: whether weight and bias, (num_channels,), are learned.
+
+    Raises:
+        AttrError: where the groups do not divide the channels.
+    """
+
+    def __init__(
+        self,
+        num_groups: int,
+        num_channels: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if num_groups < 1 or num_channels % num_groups:
+            raise AttrError(
+                f"GroupNorm: num_groups must divide the channels, got {num_groups} groups for "
+                f"{num_channels} channels"
+            )
+        self.num_groups = num_groups
+        self.num_channels = num_channels
+        self.eps = eps
+        self.affine = affine
+        self.weight = Parameter(np.ones(num_channels, np.float32)) if affine else None
+        self.bias = Parameter(np.zeros(num_channels, np.float32)) if affine else None
+
+    def reset_parameters(self) -> None:
+        """Set weight to one and bias to zero."""
+        _reset(self.weight, self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the normalised input, of its shape."""
+        result: Tensor = F.nn.group_norm(
+            x, self.num_groups, self.affine, self.weight, self.bias, self.eps
+        )
+        return result
+
+    def _module_info_string(self) -> str:
+        return (
+            f"groups={self.num_groups}, channels={self.num_channels}, eps={self.eps}, "
+            f"affine={self.affine}"
+        )
+
+
+class InstanceNorm(Module):
+    """Normalise each channel of each sample of (N, C, ...).
+
+    Args:
+        num_channels: count of channels.
+        eps: added to the variance.
+        affine: whether weight and bias, (num_channels,), are learned.
+    """
+
+    def __init__(
+        self, num_channels: int, eps: float = 1e-5, affine: bool = True, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.num_channels = num_channels
+        self.eps = eps
+        self.affine = affine
+        self.weight = Parameter(np.ones(num_channels, np.float32)) if affine else None
+        self.bias = Parameter(np.zeros(num_channels, np.float32)) if affine else None
+
+    def reset_parameters(self) -> None:
+        """Set weight to one and bias to zero."""
+        _reset(self.weight, self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the normalised input, of its shape."""
+        result: Tensor = F.nn.instance_norm(
+            x, self.affine, self.weight, self.bias, self.eps
+        )
+        return result
+
+    def _module_info_string(self) -> str:
+        return f"channels={self.num_channels}, eps={self.eps}, affine={self.affine}"
+
+
+class GeneralNorm(Module):
+    """Normalise over chosen axes; weight and bias have their extents.
+
+    Args:
+        normalized_shape: extents of the axes; needed where ``affine``.
+        normalized_axis: the axes, as one int or several.
+        eps: added to the variance.
+        affine: whether weight and bias are learned.
+
+    Raises:
+        AttrError: where there are not as many extents as axes.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: Any = None,
+        normalized_axis: Any = 0,
+        eps: float = 1e-5,
+        affine: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        axes = normalized_axis
+        self.normalized_axis = (
+            tuple(axes) if isinstance(axes, (tuple, list)) else (axes,)
+        )
+        shape = normalized_shape
+        self.normalized_shape = (
+            tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+        )
+        if affine and (
+            None in self.normalized_shape
+            or len(self.normalized_shape) != len(self.normalized_axis)
+        ):
+            raise AttrError(
+                "GeneralNorm: normalized_shape does not fit the axes, got "
+                f"{normalized_shape} for {normalized_axis}"
+            )
+        self.eps = eps
+        self.affine = affine
+        self.weight = (
+            Parameter(np.ones(self.normalized_shape, np.float32)) if affine else None
+        )
+        self.bias = (
+            Parameter(np.zeros(self.normalized_shape, np.float32)) if affine else None
+        )
+
+    def reset_parameters(self) -> None:
+        """Set weight to one and bias to zero."""
+        _reset(self.weight, self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the normalised input, of its shape."""
+        result: Tensor = F.nn.general_norm(
+            x, self.normalized_axis, self.affine, self.weight, self.bias, self.eps
+        )
+        return result
+
+    def _module_info_string(self) -> str:
+        return (
+            f"normalized_shape={self.normalized_shape}, "
+            f"normalized_axis={self.normalized_axis}, eps={self.eps}, affine={self.affine}"
+        )
+
+
+class LocalResponseNorm(Module):
+    """Divide by (k + alpha * sum of squares over neighbouring channels)^beta.
+
+    Args:
+        kernel_size: how many channels are neighbours, odd.
+    """
+
+    def __init__(
+        self,
+        kernel_size: int = 5,
+        k: float = 2.0,
+        alpha: float = 1e-4,
+        beta: float = 0.75,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.kernel_size = kernel_size
+        self.k = k
+        self.alpha = alpha
+        self.beta = beta
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """Return the normalised (N, C, H, W)."""
+        result: Tensor = F.nn.local_response_norm(
+            inp, self.kernel_size, self.k, self.alpha, self.beta
+        )
+        return result
+
+    def _module_info_string(self) -> str:
+        return f"kernel_size={self.kernel_size}, k={self.k}, alpha={self.alpha}, beta={self.beta}"
+
+
+def _reset(weight: Tensor | None, bias: Tensor | None) -> None:
+    if weight is not None and bias is not None:
+        init.ones_(weight)
+        init.zeros_(bias)

@@ -1,0 +1,216 @@
+"""Pooling, padding and rearrangement of images as modules; they have no parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import functional as F
+from ..imperative.tensor import Tensor
+from .module import Module
+
+Pair = int | tuple[int, int]
+
+
+class MaxPool2d(Module):
+    """Take the maximum over windows of (N, C, H, W).
+
+    Args:
+        kernel_size: (h, w) of a window.
+        stride: the kernel's size if None.
+        padding: (h, w) of minus infinity on both sides.
+    """
+
+    def __init__(
+        self,
+        kernel_size: Pair,
+        stride: Pair | None = None,
+        padding: Pair = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.kernel_size = kernel_size
+        self.stride = kernel_size if stride is None else stride
+        self.padding = padding
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """Return (N, C, floor((H + 2 p - k) / s) + 1, ...)."""
+        result: Tensor = F.nn.max_pool2d(
+            inp, self.kernel_size, self.stride, self.padding
+        )
+        return result
+
+    def _module_info_string(self) -> str:
+        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+
+
+class AvgPool2d(Module):
+    """Take the mean over windows of (N, C, H, W).
+
+    Args:
+        kernel_size: (h, w) of a window.
+        stride: the kernel's size if None.
+        padding: (h, w) of zeros on both sides.
+        mode: ``average_count_exclude_padding`` divides by the pixels of the image in a window,
+            ``average`` by the window's size.
+    """
+
+    def __init__(
+        self,
+        kernel_size: Pair,
+        stride: Pair | None = None,
+        padding: Pair = 0,
+        mode: str = "average_count_exclude_padding",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.kernel_size = kernel_size
+        self.stride = kernel_size if stride is None else stride
+        self.padding = padding
+        self.mode = mode
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """Return (N, C, floor((H + 2 p - k) / s) + 1, ...)."""
+        result: Tensor = F.nn.avg_pool2d(
+            inp, self.kernel_size, self.stride, self.padding, mode=self.mode
+        )
+        return result
+
+    def _module_info_string(self) -> str:
+        return (
+            f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}, "
+            f"mode={self.mode}"
+        )
+
+
+class AdaptiveAvgPool2d(Module):
+    """Take the mean over windows chosen so that (N, C, H, W) becomes (N, C, *oshp)."""
+
+    def __init__(self, oshp: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.oshp = oshp
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """Return (N, C, *oshp)."""
+        result: Tensor = F.nn.adaptive_avg_pool2d(inp, self.oshp)
+        return result
+
+    def _module_info_string(self) -> str:
+        return f"oshp={self.oshp}"
+
+
+class AdaptiveMaxPool2d(Module):
+    """Take the maximum over windows chosen so that (N, C, H, W) becomes (N, C, *oshp)."""
+
+    def __init__(self, oshp: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.oshp = oshp
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """Return (N, C, *oshp)."""
+        result: Tensor = F.nn.adaptive_max_pool2d(inp, self.oshp)
+        return result
+
+    def _module_info_string(self) -> str:
+        return f"oshp={self.oshp}"
+
+
+class Pad(Module):
+    """Pad a tensor.
+
+    Args:
+        pad_width: (before, after) for each axis.
+        mode: ``constant``, ``edge``, ``replicate`` or ``reflect``.
+        constant_val: what ``constant`` pads with.
+    """
+
+    def __init__(
+        self,
+        pad_width: tuple[tuple[int, int], ...],
+        mode: str = "constant",
+        constant_val: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.pad_width = pad_width
+        self.mode = mode
+        self.pad_val = constant_val
+
+    def forward(self, src: Tensor) -> Tensor:
+        """Return the padded tensor."""
+        result: Tensor = F.nn.pad(src, self.pad_width, self.mode, self.pad_val)
+        return result
+
+    def _module_info_string(self) -> str:
+        return f"pad_width={self.pad_width}, mode={self.mode}, pad_val={self.pad_val}"
+
+
+class PixelShuffle(Module):
+    """Rearrange (N, C r^2, H, W) into (N, C, H r, W r) for an upscale factor r."""
+
+    def __init__(self, upscale_factor: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.upscale_factor = upscale_factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (N, C, H r, W r)."""
+        result: Tensor = F.nn.pixel_shuffle(x, self.upscale_factor)
+        return result
+
+    def _module_info_string(self) -> str:
+        return f"upscale_factor={self.upscale_factor}"
+
+
+class SlidingWindow(Module):
+    """Gather windows of (N, C, H, W) into (N, C, OH, OW, KH, KW)."""
+
+    def __init__(
+        self,
+        kernel_size: Pair,
+        padding: Pair = 0,
+        stride: Pair = 1,
+        dilation: Pair = 1,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.kernel_size = kernel_size
+        self.padding = padding
+        self.stride = stride
+        self.dilation = dilation
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """Return (N, C, OH, OW, KH, KW)."""
+        result: Tensor = F.nn.sliding_window(
+            inp, self.kernel_size, self.padding, self.stride, self.dilation
+        )
+        return result
+
+
+class SlidingWindowTranspose(Module):
+    """Add windows (N, C, OH, OW, KH, KW) back onto (N, C, *output_size)."""
+
+    def __init__(
+        self,
+        output_size: Pair,
+        kernel_size: Pair,
+        padding: Pair = 0,
+        stride: Pair = 1,
+        dilation: Pair = 1,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.output_size = output_size
+        self.kernel_size = kernel_size
+        self.padding = padding
+        self.stride = stride
+        self.dilation = dilation
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """Return (N, C, *output_size)."""
+        result: Tensor = F.nn.sliding_window_transpose(
+            inp,
+            self.output_size,
+            self.kernel_size,
+            self.padding,
+            self.stride,
+            self.dilation,
+        )
+        return result

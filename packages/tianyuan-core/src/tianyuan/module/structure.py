@@ -1,0 +1,53 @@
+"""Find the tensors and modules that a module holds, also inside lists, tuples and dicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from ..imperative.tensor import Tensor
+
+if TYPE_CHECKING:
+    from .module import Module
+
+
+# A hook may be a module, which is not thereby a part of the network.
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
+
+
+def leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Walk the tensors and modules in an attribute, naming items ``key.0``, ``key.name``."""
+    from .module import Module
+
+    if isinstance(value, (Tensor, Module)):
+        yield key, value
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from leaves(f"{key}.{index}", item)
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield from leaves(f"{key}.{name}", item)
+
+
+def members(module: Module) -> Iterator[tuple[str, Any]]:
+    """Walk what a module itself holds, in the order of definition; may name one object twice."""
+    for key, value in vars(module).items():
+        if key not in _HOOKS:
+            yield from leaves(key, value)
+
+
+def walk(
+    module: Module,
+    recursive: bool = True,
+    prefix: str = "",
+    seen: set[int] | None = None,
+) -> Iterator[tuple[str, Any, Module]]:
+    """Walk every tensor and module below a module, each once: (name, object, its parent)."""
+    seen = {id(module)} if seen is None else seen
+    for key, leaf in members(module):
+        if id(leaf) in seen:
+            continue
+        seen.add(id(leaf))
+        yield prefix + key, leaf, module
+        if recursive and not isinstance(leaf, Tensor):
+            yield from walk(leaf, True, f"{prefix}{key}.", seen)

@@ -1,0 +1,21 @@
+"""Hold the optimisers, under MegEngine's names."""
+
+from .adagrad import Adadelta, Adagrad
+from .adam import Adam, AdamW
+from .clip import clip_grad_norm, clip_grad_value
+from .optimizer import Optimizer
+from .schedule import LRScheduler, MultiStepLR
+from .sgd import SGD
+
+__all__ = [
+    "SGD",
+    "Adadelta",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "LRScheduler",
+    "MultiStepLR",
+    "Optimizer",
+    "clip_grad_norm",
+    "clip_grad_value",
+]

@@ -1,0 +1,235 @@
+"""Optimizer: groups of parameters, their state, and what one step is."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABCMeta, abstractmethod
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from ..errors import AttrError, DTypeError, StateDictError
+from ..imperative.hostvalue import host_value
+from ..imperative.observe import note_read
+from ..imperative.tensor import Tensor
+
+Group = dict[str, Any]
+
+
+class Optimizer(metaclass=ABCMeta):
+    """Base of all optimisers.
+
+    A subclass names its hyper-parameters in ``defaults``, makes its state tensors in
+    ``_create_state`` and updates one parameter in ``_update``. Inside a trace the learning rate is
+    read anew at each run; another hyper-parameter that differs makes the trace anew.
+
+    Args:
+        params: parameters, or groups of them as dicts with ``params`` and hyper-parameters of
+            their own.
+        defaults: hyper-parameters of groups that do not name them.
+
+    Raises:
+        AttrError: where there is no parameter, one stands twice, or a hyper-parameter is missing.
+        DTypeError: where something is no parameter.
+    """
+
+    def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
+        self.defaults = defaults
+        self.param_groups: list[Group] = []
+        self._state: dict[Tensor, dict[str, Tensor]] = {}
+        given = [params] if isinstance(params, (Tensor, dict)) else list(params)
+        if not given:
+            raise AttrError("Optimizer: got no parameters")
+        groups = given if isinstance(given[0], dict) else [{"params": given}]
+        for group in groups:
+            self.add_param_group(group)
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a group of parameters: a dict with ``params`` and hyper-parameters.
+
+        Raises:
+            AttrError, DTypeError: as the constructor; nothing has been added then.
+        """
+        if not isinstance(param_group, dict) or "params" not in param_group:
+            raise AttrError(
+                f"Optimizer: a group must be a dict with 'params', got {type(param_group).__name__}"
+            )
+        given = param_group["params"]
+        params = [given] if isinstance(given, Tensor) else list(given)
+        known = set(self._state)
+        for param in params:
+            if not isinstance(param, Tensor):
+                raise DTypeError(
+                    f"Optimizer: not a parameter, got {type(param).__name__}, expected Parameter"
+                )
+            if param in known:
+                raise AttrError(
+                    "Optimizer: a parameter stands twice, got " + _describe(param)
+                )
+            known.add(param)
+        group = {**self.defaults, **param_group, "params": params}
+        missing = [name for name, value in group.items() if value is None]
+        if missing:
+            raise AttrError(f"Optimizer: a group lacks {', '.join(missing)}")
+        self._check_group(group)
+        for param in params:
+            self._state[param] = self._create_state(param, group)
+        self.param_groups.append(group)
+
+    def _check_group(self, group: Group) -> None:
+        """Raise AttrError where a hyper-parameter has a value that it cannot have."""
+        for name in ("lr", "weight_decay", "momentum", "eps"):
+            if name in group and not group[name] >= 0.0:
+                raise AttrError(
+                    f"{type(self).__name__}: {name} is out of range, got {group[name]}, "
+                    "expected at least 0"
+                )
+
+    @abstractmethod
+    def _create_state(self, param: Tensor, group: Group) -> dict[str, Tensor]:
+        """Return the state tensors of a parameter by name."""
+
+    @abstractmethod
+    def _update(
+        self,
+        param: Tensor,
+        grad: Tensor,
+        state: dict[str, Tensor],
+        group: Group,
+        lr: Tensor,
+    ) -> None:
+        """Give a parameter and its state their new values with ``_reset``."""
+
+    @property
+    def hyperparameters(self) -> tuple[tuple[tuple[str, Any], ...], ...]:
+        """The hyper-parameters of each group that a trace holds fast."""
+        return tuple(
+            tuple((name, group[name]) for name in sorted(self.defaults) if name != "lr")
+            for group in self.param_groups
+        )
+
+    def step(self) -> Optimizer:
+        """Update every parameter that has a gradient; return this optimiser."""
+        note_read(self, "hyperparameters")
+        for group in self.param_groups:
+            lr = _learning_rate(group)
+            for param in group["params"]:
+                grad = param.grad
+                if grad is not None:
+                    self._update(
+                        param, grad.cast(param.dtype), self._state[param], group, lr
+                    )
+        return self
+
+    def clear_grad(self) -> Optimizer:
+        """Forget every parameter's gradient; return this optimiser."""
+        for group in self.param_groups:
+            for param in group["params"]:
+                param.grad = None
+        return self
+
+    def zero_grad(self) -> Optimizer:
+        """Forget every parameter's gradient, under PyTorch's name."""
+        warnings.warn(
+            "zero_grad is deprecated, use clear_grad", DeprecationWarning, stacklevel=2
+        )
+        return self.clear_grad()
+
+    def state_dict(self, keep_var: bool = False) -> dict[str, Any]:
+        """Return groups and states, with parameters by number; tensors as numpy arrays.
+
+        Args:
+            keep_var: keeps the state's tensors as tensors.
+        """
+        numbers = {param: number for number, param in enumerate(self._state)}
+        groups = [
+            {**group, "params": [numbers[param] for param in group["params"]]}
+            for group in self.param_groups
+        ]
+        states = {
+            numbers[param]: {
+                name: value if keep_var else value.numpy()
+                for name, value in state.items()
+            }
+            for param, state in self._state.items()
+        }
+        return {"param_groups": groups, "state": states}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what ``state_dict`` of a like optimiser returned.
+
+        Raises:
+            StateDictError: where groups, parameters or shapes differ; nothing has been changed
+                then.
+        """
+        loaded = self._match(state)
+        for (param, name), value in loaded.items():
+            tensor = self._state[param][name]
+            tensor._reset(Tensor(value, dtype=tensor.dtype, device=tensor.device))
+        for group, given in zip(self.param_groups, state["param_groups"], strict=True):
+            group.update(
+                {name: value for name, value in given.items() if name != "params"}
+            )
+
+    def _match(self, state: dict[str, Any]) -> dict[tuple[Tensor, str], np.ndarray]:
+        """Return the arrays of a state dict by parameter and name, after all checks."""
+        groups, problems = state["param_groups"], []
+        sizes = [len(group["params"]) for group in groups]
+        expected = [len(group["params"]) for group in self.param_groups]
+        if sizes != expected:
+            raise StateDictError(
+                f"{type(self).__name__}.load_state_dict: groups have other sizes, got {sizes}, "
+                f"expected {expected}"
+            )
+        found: dict[tuple[Tensor, str], np.ndarray] = {}
+        for group, given in zip(self.param_groups, groups, strict=True):
+            for param, number in zip(group["params"], given["params"], strict=True):
+                values = state["state"].get(number, {})
+                if set(values) != set(self._state[param]):
+                    problems.append(
+                        f"{number} got {sorted(values)}, expected {sorted(self._state[param])}"
+                    )
+                    continue
+                for name, value in values.items():
+                    array = (
+                        value.numpy()
+                        if isinstance(value, Tensor)
+                        else np.asarray(value)
+                    )
+                    want = tuple(map(int, self._state[param][name].shape))
+                    if array.shape != want:
+                        problems.append(
+                            f"{number}.{name} got {array.shape}, expected {want}"
+                        )
+                    found[param, name] = array
+        if problems:
+            raise StateDictError(
+                f"{type(self).__name__}.load_state_dict: states do not fit: "
+                + "; ".join(problems)
+            )
+        return found
+
+
+def _learning_rate(group: Group) -> Tensor:
+    return host_value(lambda: group["lr"], "float32")
+
+
+def _describe(param: Tensor) -> str:
+    return param.name or f"one of shape {tuple(map(int, param.shape))}"
+
+
+def zeros_like(param: Tensor) -> Tensor:
+    """Return a state tensor of a parameter's shape and dtype, all zero."""
+    zeros = np.zeros(tuple(map(int, param.shape)), param.dtype)
+    return Tensor(zeros, dtype=param.dtype, device=param.device)
+
+
+def counter(param: Tensor) -> Tensor:
+    """Return a 0-d state tensor that counts steps in float32."""
+    return Tensor(np.zeros((), np.float32), device=param.device)
+
+
+def parameters_of(tensors: Tensor | Iterable[Tensor]) -> list[Tensor]:
+    """Return one tensor or several as a list."""
+    return [tensors] if isinstance(tensors, Tensor) else list(tensors)

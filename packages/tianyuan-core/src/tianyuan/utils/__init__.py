@@ -1,0 +1,1 @@
+"""Hold the small tools that modules and users share."""
