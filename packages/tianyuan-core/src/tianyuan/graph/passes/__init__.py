@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ...errors import GraphError
 from .. import spec
 from ..graph import Graph
 from ..options import Options
@@ -90,8 +91,8 @@ def run_stage(stage: str, graph: Graph, options: Options, device: str = "cpu") -
             continue
         try:
             verify(after, stage, graph)
-        except spec.GraphError as error:
-            raise spec.GraphError(f"pass {item.name}: {error}") from error
+        except GraphError as error:
+            raise GraphError(f"pass {item.name}: {error}") from error
         graph = after
     return graph
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ... import registry, shapes
@@ -35,7 +36,7 @@ def run(graph: Graph, options: Options) -> Graph:
     roots = set(graph.roots())
     users = graph.users()
 
-    def visit(to: Rebuilder, node: Node) -> list[Value] | None:
+    def visit(to: Rebuilder, node: Node) -> Sequence[Value] | None:
         region = home.get(node)
         if region is None:
             return None

@@ -1,0 +1,237 @@
+"""Tell people what a program does: its printed form, and a report of what runs each step and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..kernel import PLAIN
+from .program import ALIAS, ARENA, Program, Slot, Step
+
+NATIVE, CALLOUT, REFERENCE = "native", "callout", "reference"
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What runs one step.
+
+    Attributes:
+        how: ``native`` runs without Python, ``callout`` is a Python kernel, ``reference`` the
+            slow oracle that serves where nothing else does.
+        inputs, outputs: specs with layouts, as text.
+        refusals: kernels that were asked first, with their reasons.
+        flops: estimated arithmetic operations.
+        nbytes: bytes read and written, each value counted once.
+    """
+
+    index: int
+    op: str
+    kernel: str
+    backend: str
+    how: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    refusals: tuple[tuple[str, str], ...]
+    flops: int
+    nbytes: int
+    workspace: int
+    origin: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A report on a whole program; its text is a table with one row per step, then totals."""
+
+    steps: tuple[StepReport, ...]
+    arena_size: int
+    arena_lower_bound: int
+    constant_bytes: int
+    threads: int
+    device: str
+
+    @property
+    def native_steps(self) -> tuple[StepReport, ...]:
+        """Return the steps that run without Python."""
+        return self._of(NATIVE)
+
+    @property
+    def callout_steps(self) -> tuple[StepReport, ...]:
+        """Return the steps that call a Python kernel."""
+        return self._of(CALLOUT)
+
+    @property
+    def reference_steps(self) -> tuple[StepReport, ...]:
+        """Return the steps for which only a reference was left."""
+        return self._of(REFERENCE)
+
+    @property
+    def native_share(self) -> float:
+        """Return the share of steps that run without Python, 1.0 for a program of none."""
+        return len(self.native_steps) / len(self.steps) if self.steps else 1.0
+
+    @property
+    def flops(self) -> int:
+        """Return the estimated arithmetic operations of one run."""
+        return sum(step.flops for step in self.steps)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes that one run reads and writes."""
+        return sum(step.nbytes for step in self.steps)
+
+    def _of(self, how: str) -> tuple[StepReport, ...]:
+        return tuple(step for step in self.steps if step.how == how)
+
+    def __str__(self) -> str:
+        rows = [("#", "op", "kernel", "backend", "runs", "inputs", "outputs")]
+        notes: dict[int, list[str]] = {}
+        for step in self.steps:
+            inputs, outputs = ", ".join(step.inputs), ", ".join(step.outputs)
+            row = (str(step.index), step.op, step.kernel, step.backend, step.how, inputs, outputs)
+            rows.append(row)
+            notes[len(rows) - 1] = [f"    refused: {who}: {why}" for who, why in step.refusals]
+        lines = []
+        for index, line in enumerate(_table(rows)):
+            lines += [line, *notes.get(index, ())]
+        return "\n".join([*lines, *self._totals()])
+
+    def _totals(self) -> list[str]:
+        counts = f"{len(self.native_steps)} native, {len(self.callout_steps)} call-outs"
+        bound = self.arena_lower_bound
+        excess = f"{self.arena_size / bound - 1:.1%} above" if bound else "at"
+        return [
+            f"{len(self.steps)} steps: {counts}, {len(self.reference_steps)} references "
+            f"({self.native_share:.0%} native), {self.threads} threads on {self.device}",
+            f"arena {_bytes(self.arena_size)}, {excess} its lower bound; "
+            f"constants {_bytes(self.constant_bytes)}",
+            f"about {self.flops / 1e9:.3f} GFLOP and {_bytes(self.nbytes)} moved per run",
+        ]
+
+
+def explain(program: Program) -> Explanation:
+    """Report, for every step of a program, the kernel, its layouts, and what refused before it."""
+    return Explanation(
+        steps=tuple(_report(program, i, step) for i, step in enumerate(program.steps)),
+        arena_size=program.arena_size,
+        arena_lower_bound=program.arena_lower_bound,
+        constant_bytes=sum(array.nbytes for array in program.constants),
+        threads=program.threads,
+        device=program.device,
+    )
+
+
+def format_program(program: Program) -> str:
+    """Write a program for people: its slots, then its steps."""
+    lines = [
+        f"program on {program.device}, {program.threads} threads, "
+        f"arena {program.arena_size} bytes (lower bound {program.arena_lower_bound})"
+    ]
+    for index, slot in enumerate(program.slots):
+        name = f" {slot.name!r}" if slot.name else ""
+        place = f"{slot.kind} {'%' if slot.kind == ALIAS else '+' if slot.kind == ARENA else ''}"
+        lines.append(f"%{index} = {place}{slot.index}{name} {_slot_text(slot)}")
+    for step in program.steps:
+        outputs = ", ".join(f"%{i}" for i in step.outputs)
+        inputs = ", ".join(f"%{i}" for i in step.inputs)
+        scratch = (
+            f" scratch +{step.workspace_offset}:{step.workspace_size}"
+            if step.workspace_size
+            else ""
+        )
+        lines.append(f"{outputs} = {step.kernel.name}({inputs}){_attrs_text(step.attrs)}{scratch}")
+    for name, slots in (("inputs", program.inputs), ("states", program.states)):
+        lines.append(f"{name} {', '.join(f'%{i}' for i in slots)}".rstrip())
+    lines.append(f"return {', '.join(f'%{i}' for i in program.outputs)}".rstrip())
+    return "\n".join(lines)
+
+
+def _report(program: Program, index: int, step: Step) -> StepReport:
+    inputs = [program.slots[i] for i in step.inputs]
+    outputs = [program.slots[i] for i in step.outputs]
+    how = NATIVE if step.kernel.is_native else CALLOUT
+    touched = {(i, program.slots[i].nbytes) for i in (*step.inputs, *step.outputs)}
+    return StepReport(
+        index=index,
+        op=step.op.name,
+        kernel=step.kernel.name,
+        backend=step.kernel.backend,
+        how=REFERENCE if step.kernel.is_reference else how,
+        inputs=tuple(map(_slot_text, inputs)),
+        outputs=tuple(map(_slot_text, outputs)),
+        refusals=step.refusals,
+        flops=_flops(step, inputs, outputs),
+        nbytes=sum(size for _, size in touched),
+        workspace=step.workspace_size,
+        origin=step.origin,
+    )
+
+
+def _slot_text(slot: Slot) -> str:
+    return str(slot.spec) if slot.layout == PLAIN else f"{slot.spec}:{slot.layout}"
+
+
+def _attrs_text(attrs: Any) -> str:
+    items = ", ".join(f"{name}={value!r}" for name, value in vars(attrs).items())
+    return f" {{{items}}}" if items else ""
+
+
+# Estimates of arithmetic, by op: a multiplication and an addition count as two.
+
+
+def _conv_flops(step: Step, inputs: Sequence[Slot], outputs: Sequence[Slot]) -> int:
+    weight = inputs[1].spec
+    return 2 * outputs[0].spec.size * (weight.size // max(weight.shape[0], 1))
+
+
+def _conv_data_flops(step: Step, inputs: Sequence[Slot], outputs: Sequence[Slot]) -> int:
+    weight = inputs[1].spec
+    return 2 * inputs[0].spec.size * (weight.size // max(weight.shape[0], 1))
+
+
+def _conv_weight_flops(step: Step, inputs: Sequence[Slot], outputs: Sequence[Slot]) -> int:
+    weight = outputs[0].spec
+    return 2 * inputs[1].spec.size * (weight.size // max(weight.shape[0], 1))
+
+
+def _matmul_flops(step: Step, inputs: Sequence[Slot], outputs: Sequence[Slot]) -> int:
+    inner = inputs[0].spec.shape[-2 if step.attrs.transpose_a else -1]
+    return 2 * outputs[0].spec.size * inner
+
+
+def _fused_flops(step: Step, inputs: Sequence[Slot], outputs: Sequence[Slot]) -> int:
+    return outputs[0].spec.size * (len(step.attrs.code) // 4)
+
+
+_FLOPS: dict[str, Callable[[Step, Sequence[Slot], Sequence[Slot]], int]] = {
+    "conv2d": _conv_flops,
+    "conv2d_fused": _conv_flops,
+    "conv2d_backward_data": _conv_data_flops,
+    "conv2d_backward_weight": _conv_weight_flops,
+    "matmul": _matmul_flops,
+    "matmul_fused": _matmul_flops,
+    "fused_elementwise": _fused_flops,
+}
+
+
+def _flops(step: Step, inputs: Sequence[Slot], outputs: Sequence[Slot]) -> int:
+    if step.op.name in _FLOPS:
+        return int(_FLOPS[step.op.name](step, inputs, outputs))
+    if step.op.family == "movement":
+        return 0
+    return max(int(slot.spec.size) for slot in (*inputs, *outputs))
+
+
+def _bytes(count: int) -> str:
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
