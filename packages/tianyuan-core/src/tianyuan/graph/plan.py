@@ -72,6 +72,9 @@ class _Planner:
     def __post_init__(self) -> None:
         graph = self.graph
         self.nodes = [node for node in graph.nodes if not is_alias(node)]
+        for node in self.nodes:
+            if node.kernel is None:
+                raise GraphError(f"plan: {node.op.name} has no kernel, expected a lowered graph")
         self.time = {node: index for index, node in enumerate(self.nodes)}
         self.end = len(self.nodes)
         self.origin: dict[Value, Value] = {}
@@ -203,8 +206,7 @@ class _Planner:
     def _donor(self, node: Node, value: Value, given: set[_Buffer]) -> _Buffer | None:
         """Return the memory of an input that dies at this step and may hold an output."""
         time = self.time[node]
-        assert node.kernel is not None
-        for output, index in node.kernel.inplace:
+        for output, index in _kernel(node).inplace:
             if output != value.index or index >= len(node.inputs):
                 continue
             root = self.root(node.inputs[index])
@@ -219,9 +221,7 @@ class _Planner:
     def _workspaces(self) -> dict[Node, _Buffer]:
         found = {}
         for node in self.nodes:
-            if node.kernel is None:
-                raise GraphError(f"plan: {node.op.name} has no kernel, expected a lowered graph")
-            size = node.kernel.workspace(call_of(node, self.threads))
+            size = _kernel(node).workspace(call_of(node, self.threads))
             if size:
                 time = self.time[node]
                 found[node] = _Buffer(ARENA, 0, None, size, time, time)
@@ -235,12 +235,17 @@ class _Planner:
         return dict(zip(held, offsets, strict=True)), size, arena.lower_bound(intervals)
 
 
+def _kernel(node: Node) -> Kernel:
+    """Return a node's kernel, which the planner has checked to be there."""
+    assert node.kernel is not None
+    return node.kernel
+
+
 def _in_place(node: Node, output: Value, index: int) -> bool:
     """Tell whether a kernel may write an output over one of its inputs."""
     source = node.inputs[index]
-    assert node.kernel is not None
     return (
-        (output.index, index) in node.kernel.inplace
+        (output.index, index) in _kernel(node).inplace
         and source.spec.shape == output.spec.shape
         and source.spec.dtype == output.spec.dtype
         and source.layout == output.layout
@@ -302,11 +307,10 @@ def _write(
 
     steps = list(copies(planner.first_copies))
     for node in planner.nodes:
-        assert node.kernel is not None
         workspace = workspaces.get(node)
         steps.append(
             Step(
-                node.kernel,
+                _kernel(node),
                 node.op,
                 node.attrs,
                 tuple(slots.of(value) for value in node.inputs),
