@@ -29,6 +29,17 @@ const T *address_or_null(const py::handle &array) {
   return static_cast<const T *>(py::reinterpret_borrow<py::array>(array).data());
 }
 
+std::string describe(const ty_tensor &tensor) {
+  static constexpr const char *names[] = {"bool",   "int8",    "int16",    "int32",  "int64",
+                                          "uint8",  "uint16",  "uint32",   "uint64", "float16",
+                                          "bfloat16", "float32", "float64"};
+  std::string text = std::string(names[tensor.dtype]) + "(";
+  for (int32_t axis = 0; axis < tensor.ndim; ++axis) {
+    text += (axis > 0 ? ", " : "") + std::to_string(tensor.shape[axis]);
+  }
+  return text + ")";
+}
+
 // Keeps the vectors that step descriptions point to.
 struct StepStorage {
   std::string kernel, op, origin, attrs;
@@ -61,13 +72,20 @@ StepDesc describe_step(const py::tuple &step, StepStorage &storage) {
 
 }  // namespace
 
-void Program::add_expected(int32_t kind, int64_t index, const Expected &expected) {
+void Program::add_expected(int32_t kind, int64_t index, int32_t dtype,
+                           const std::vector<int64_t> &extents) {
   std::vector<Expected> *list = kind == tianyuan::runtime::slot_input    ? &inputs_
                                 : kind == tianyuan::runtime::slot_output ? &outputs_
                                 : kind == tianyuan::runtime::slot_state  ? &states_
                                                                          : nullptr;
   if (list != nullptr && index >= 0 && static_cast<size_t>(index) < list->size()) {
-    (*list)[static_cast<size_t>(index)] = expected;
+    Expected &expected = (*list)[static_cast<size_t>(index)];
+    expected.known = extents.size() <= TY_MAX_DIMS;
+    expected.tensor.dtype = dtype;
+    expected.tensor.ndim = static_cast<int32_t>(extents.size());
+    for (size_t axis = 0; expected.known && axis < extents.size(); ++axis) {
+      expected.tensor.shape[axis] = extents[axis];
+    }
   }
 }
 
@@ -93,7 +111,7 @@ void Program::add_slot(const py::tuple &slot, std::vector<SlotDesc> &descs) {
   tensor.quant_axis = slot[9].cast<int32_t>();
   descs.push_back(desc);
   slot_extents_.push_back(integers(slot[4]));
-  add_expected(desc.kind, desc.index, {tensor.dtype, slot_extents_.back(), shape});
+  add_expected(desc.kind, desc.index, tensor.dtype, slot_extents_.back());
 }
 
 void Program::add_call_out(const py::tuple &step, const py::list &dtypes,
@@ -167,16 +185,10 @@ void Program::bind(const py::list &arrays, const char *role, bool written,
     if (!read_array(array, role, static_cast<Py_ssize_t>(index), written, tensor)) {
       throw py::error_already_set();
     }
-    const std::vector<int64_t> got(tensor.shape, tensor.shape + tensor.ndim);
-    // A slot that no step touches says nothing about its array.
-    if (want.dtype >= 0 && (tensor.dtype != want.dtype || got != want.extents)) {
-      const py::object shown = py::cast(want.extents);
-      const std::string name = std::string(role) + " " + std::to_string(index);
-      throw py::value_error(
-          "executor: " + name + " does not fit its slot, got " +
-          py::str(py::handle(array).attr("dtype")).cast<std::string>() +
-          py::str(py::handle(array).attr("shape")).cast<std::string>() + ", expected code " +
-          std::to_string(want.dtype) + " and extents " + py::str(py::tuple(shown)).cast<std::string>());
+    if (!want.fits(tensor)) {
+      throw py::value_error("executor: " + std::string(role) + " " + std::to_string(index) +
+                            " does not fit its slot, got " + describe(tensor) + ", expected " +
+                            describe(want.tensor));
     }
     pointers.push_back(tensor.data);
   }
@@ -184,7 +196,10 @@ void Program::bind(const py::list &arrays, const char *role, bool written,
 
 void Program::execute(const py::list &inputs, const py::list &states, const py::list &outputs,
                       int64_t *nanoseconds) {
-  std::vector<void *> pointers;
+  // Kept from run to run, so that binding does not allocate. The executor is done with them before
+  // it runs a step, which might be a call-out that runs another program on this thread.
+  static thread_local std::vector<void *> pointers;
+  pointers.clear();
   pointers.reserve(inputs.size() + states.size() + outputs.size());
   bind(inputs, "input", false, inputs_, pointers);
   bind(states, "state", true, states_, pointers);

@@ -30,9 +30,17 @@ class Program {
  private:
   // What an array that is bound to a slot must be.
   struct Expected {
-    int32_t dtype = -1;
-    std::vector<int64_t> extents;
-    std::vector<int64_t> shape;
+    bool known = false;
+    ty_tensor tensor = {};  // its shape is the physical extents
+
+    bool fits(const ty_tensor &given) const {
+      if (!known) return true;  // no slot names this array, so nothing reads it
+      if (given.dtype != tensor.dtype || given.ndim != tensor.ndim) return false;
+      for (int32_t axis = 0; axis < tensor.ndim; ++axis) {
+        if (given.shape[axis] != tensor.shape[axis]) return false;
+      }
+      return true;
+    }
   };
 
   // A step that runs in Python: its function, and dtype and extents of each of its arrays.
@@ -45,7 +53,8 @@ class Program {
   };
 
   void add_slot(const py::tuple &slot, std::vector<tianyuan::runtime::SlotDesc> &descs);
-  void add_expected(int32_t kind, int64_t index, const Expected &expected);
+  void add_expected(int32_t kind, int64_t index, int32_t dtype,
+                    const std::vector<int64_t> &extents);
   void add_call_out(const py::tuple &step, const py::list &dtypes,
                     const std::vector<tianyuan::runtime::SlotDesc> &slots);
   void bind(const py::list &arrays, const char *role, bool written,

@@ -21,7 +21,7 @@ from tianyuan.graph.program import (
     Slot,
     Step,
 )
-from tianyuan.kernel import CFunction
+from tianyuan.kernel import CFunction, Context
 from tianyuan.native import MAX_DIMS
 
 from . import native
@@ -41,7 +41,7 @@ class NativeExecutable:
         constants = [np.ascontiguousarray(constant) for constant in program.constants]
         keep.append(constants)
         slots = [_slot(slot, constants, keep) for slot in program.slots]
-        steps = [_step(step, keep) for step in program.steps]
+        steps = [_step(step, program.threads, keep) for step in program.steps]
         counts = (len(program.inputs), len(program.outputs), len(program.states))
         self._native = native.load().module.Program(
             slots,
@@ -112,14 +112,14 @@ def _slot(slot: Slot, constants: list[np.ndarray], keep: list[Any]) -> tuple[Any
     )
 
 
-def _step(step: Step, keep: list[Any]) -> tuple[Any, ...]:
+def _step(step: Step, threads: int, keep: list[Any]) -> tuple[Any, ...]:
     run = step.kernel.run
     if isinstance(run, CFunction):
         keep.append(run.owner)
         address, call_out = run.address, None
         attrs = encode_attrs(step.op, step.attrs, len(step.inputs), len(step.outputs))
     else:
-        address, call_out, attrs = 0, _call_out(step), b""
+        address, call_out, attrs = 0, _call_out(step, threads), b""
     return (
         address,
         call_out,
@@ -134,20 +134,18 @@ def _step(step: Step, keep: list[Any]) -> tuple[Any, ...]:
     )
 
 
-def _call_out(step: Step) -> CallOut:
-    run, attrs = step.kernel.run, step.attrs
+def _call_out(step: Step, threads: int) -> CallOut:
+    run, attrs, context = step.kernel.run, step.attrs, Context(threads)
     assert not isinstance(run, CFunction)
 
     def function(
         inputs: list[np.ndarray], outputs: list[np.ndarray], workspace: np.ndarray | None
     ) -> None:
         try:
-            run(None, inputs, outputs, attrs, workspace)
+            run(context, inputs, outputs, attrs, workspace)
         except Exception as error:
             where = f", from {step.origin}" if step.origin else ""
-            raise KernelError(
-                f"{step.op.name}: {error} ({step.kernel.name}{where})"
-            ) from error
+            raise KernelError(f"{step.op.name}: {error} ({step.kernel.name}{where})") from error
 
     return function
 
