@@ -201,7 +201,7 @@ def _reference_max(arrays: Sequence[np.ndarray], attrs: Any) -> Sequence[np.ndar
 
 def _first_argmax(patch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return row and column of the first largest element of each (N, C) window; NaN wins."""
-    flat = patch.reshape(*patch.shape[:2], -1).astype(np.float64)
+    flat = patch.reshape(*patch.shape[:2], patch.shape[2] * patch.shape[3]).astype(np.float64)
     return np.divmod(flat.argmax(axis=2), patch.shape[3])
 
 

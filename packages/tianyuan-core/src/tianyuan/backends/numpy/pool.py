@@ -190,7 +190,7 @@ def _adaptive_winners(x: np.ndarray, out: Ints) -> Iterator[tuple[Window, np.nda
     for window in adaptive_windows(x.shape[2:], out):
         _, _, rows, cols = window
         patch = wide[:, :, rows, cols]
-        flat = patch.reshape(*x.shape[:2], -1).argmax(axis=2)
+        flat = patch.reshape(*x.shape[:2], patch.shape[2] * patch.shape[3]).argmax(axis=2)
         row, col = np.divmod(flat, patch.shape[3])
         yield window, (rows.start + row) * x.shape[3] + cols.start + col
 
