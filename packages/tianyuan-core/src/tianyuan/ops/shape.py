@@ -71,7 +71,7 @@ def _transpose_infer(specs: Specs, attrs: a.Transpose) -> Specs:
 
 
 def _transpose_reference(arrays: Arrays, attrs: a.Transpose) -> Arrays:
-    return (np.ascontiguousarray(arrays[0].transpose(attrs.perm)),)
+    return (arrays[0].transpose(attrs.perm).copy(order="C"),)
 
 
 def _transpose_grad(ctx: GradContext, grads: Any) -> Sequence[Any]:

@@ -1,0 +1,210 @@
+"""The tests that every backend must pass; a plugin's test file imports all names and sets BACKEND.
+
+    from tianyuan.testing.suite import *
+
+    BACKEND = "x86"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from .. import plugins, registry
+from ..dtypes import is_float
+from ..imperative.dispatch import run_kernel
+from ..kernel import Call, Kernel
+from ..op import Op
+from ..ops.reference import evaluate
+from .cases import Case, all_cases, cases_of, specs_of
+from .compare import difference
+
+__all__ = [
+    "pytest_generate_tests",
+    "test_backend_is_loaded",
+    "test_every_tier_runs",
+    "test_kernel_agrees_with_reference",
+    "test_kernel_handles_special_values",
+    "test_kernel_is_repeatable",
+    "test_layout_round_trip",
+    "test_refusals_say_why",
+]
+
+DEVICE = "cpu"
+_MANY_THREADS = 4
+
+# At minus infinity x * f(x) is 0 in the limit and NaN as a product; both are right.
+_PRODUCTS = ("silu", "gelu", "hswish")
+
+
+def pytest_generate_tests(metafunc: Any) -> None:
+    """Run each test once per kernel, tier or layout of the backend that the test file names."""
+    backend = metafunc.module.BACKEND
+    if "kernel" in metafunc.fixturenames:
+        found = kernels_of(backend)
+        if "special" in metafunc.function.__name__:
+            found = [k for k in found if registry.get_op(k.op).family == "elementwise"]
+        metafunc.parametrize("kernel", found, ids=[kernel.name for kernel in found])
+    if "tier" in metafunc.fixturenames:
+        metafunc.parametrize("tier", sorted({kernel.isa for kernel in kernels_of(backend)}))
+    if "layout" in metafunc.fixturenames:
+        metafunc.parametrize("layout", layouts_of(backend))
+    if "backend" in metafunc.fixturenames:
+        metafunc.parametrize("backend", [backend])
+
+
+def kernels_of(backend: str) -> list[Kernel]:
+    """Return the kernels that a backend registered, without references."""
+    return [
+        kernel
+        for op in registry.all_ops()
+        for kernel in registry.candidates(op.name, DEVICE, backend)
+        if kernel.backend == backend and not kernel.is_reference
+    ]
+
+
+def layouts_of(backend: str) -> list[str]:
+    """Return the names of the layouts that a backend brought."""
+    return [name for r in plugins.records() if r.name == backend for name in r.layouts]
+
+
+def call_of(op: Op, case: Case, arrays: Sequence[np.ndarray], threads: int = 1) -> Call:
+    """Return the call that a case stands for."""
+    op.check_count(len(arrays))
+    inputs = specs_of(arrays)
+    return Call(op, inputs, op.infer(inputs, case.attrs), case.attrs, threads)
+
+
+def served(kernel: Kernel, threads: int = 1) -> Iterator[tuple[Case, Call, list[np.ndarray]]]:
+    """Yield the cases that a kernel serves."""
+    op = registry.get_op(kernel.op)
+    for seed, case in enumerate(cases_of(kernel.op)):
+        arrays = case.arrays(seed)
+        call = call_of(op, case, arrays, threads)
+        if registry.refusal(kernel, call) is None:
+            yield case, call, arrays
+
+
+_expected: dict[int, tuple[np.ndarray, ...]] = {}
+
+
+def expected(case: Case, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """Return the reference's answer, computed once per case."""
+    if id(case) not in _expected:
+        _expected[id(case)] = evaluate(registry.get_op(case.op), arrays, case.attrs)
+    return _expected[id(case)]
+
+
+def test_backend_is_loaded(backend: str) -> None:
+    """The backend named by the test file serves the device and brought kernels."""
+    assert backend in registry.backends(DEVICE)
+    assert kernels_of(backend)
+
+
+def test_kernel_agrees_with_reference(kernel: Kernel) -> None:
+    """Each kernel serves some case, and lies within the bound of the reference on all of them."""
+    count, failures = 0, []
+    for case, call, arrays in served(kernel):
+        count += 1
+        before = [x.copy() for x in arrays]
+        got = run_kernel(kernel, call, arrays)
+        wrong = difference(case, got, expected(case, arrays))
+        if wrong is not None:
+            failures.append(f"{case}: {wrong}")
+        for x, y in zip(arrays, before, strict=True):
+            assert x.tobytes() == y.tobytes(), f"{case}: an input was written"
+    assert count, f"{kernel.name} serves none of the {len(cases_of(kernel.op))} cases of {kernel.op}"
+    assert not failures, f"{len(failures)} of {count} cases fail\n" + "\n".join(failures[:8])
+
+
+def test_kernel_is_repeatable(kernel: Kernel) -> None:
+    """A second run gives the same bits, and so does another thread count where that is promised."""
+    op = registry.get_op(kernel.op)
+    for case, call, arrays in served(kernel):
+        first = run_kernel(kernel, call, arrays)
+        again = run_kernel(kernel, call, arrays)
+        assert _bits(first) == _bits(again), f"{case}: a second run differs"
+        many = call_of(op, case, arrays, _MANY_THREADS)
+        if kernel.reproducible and registry.refusal(kernel, many) is None:
+            threaded = run_kernel(kernel, many, arrays)
+            assert _bits(first) == _bits(threaded), f"{case}: {_MANY_THREADS} threads differ"
+
+
+def _bits(arrays: Sequence[np.ndarray]) -> list[bytes]:
+    return [np.ascontiguousarray(x).tobytes() for x in arrays]
+
+
+def test_every_tier_runs(backend: str, tier: str) -> None:
+    """Every instruction set that the backend advertises on this machine runs at least one case."""
+    found = [kernel for kernel in kernels_of(backend) if kernel.isa == tier]
+    assert any(True for kernel in found for _ in served(kernel)), f"no case runs on {tier}"
+
+
+def test_refusals_say_why(backend: str) -> None:
+    """A kernel that refuses a call gives one line that says why."""
+    for kernel in kernels_of(backend):
+        op = registry.get_op(kernel.op)
+        for seed, case in enumerate(cases_of(kernel.op)):
+            reason = registry.refusal(kernel, call_of(op, case, case.arrays(seed)))
+            if reason is not None:
+                assert isinstance(reason, str) and reason.strip(), f"{kernel.name} gives no reason"
+                assert "\n" not in reason, f"{kernel.name}: {reason!r}"
+
+
+def special_values(dtype: np.dtype, count: int) -> list[np.ndarray]:
+    """Return arrays whose elements, taken together, run through all tuples of special values."""
+    values = [0.0, -0.0, 1.0, -1.0, 0.5, -2.0, np.inf, -np.inf, np.nan]
+    grids = np.meshgrid(*([values] * count), indexing="ij")
+    return [np.ascontiguousarray(grid.reshape(-1)).astype(dtype) for grid in grids]
+
+
+def test_kernel_handles_special_values(kernel: Kernel) -> None:
+    """Infinities and NaN come out as numpy has them."""
+    op = registry.get_op(kernel.op)
+    shown: set[str] = set()
+    for case in cases_of(kernel.op):
+        dtypes = [spec.dtype for spec in specs_of(case.arrays())]
+        name = str(dtypes)
+        if name in shown or not dtypes or not all(map(is_float, dtypes)):
+            continue
+        if kernel.op in ("cast", "relayout", "fused_elementwise") or len(set(dtypes)) > 1:
+            continue
+        shown.add(name)
+        arrays = special_values(dtypes[0], len(dtypes))
+        call = call_of(op, case, arrays)
+        if registry.refusal(kernel, call) is not None:
+            continue
+        want = evaluate(op, arrays, case.attrs)
+        got = run_kernel(kernel, call, arrays)
+        if kernel.op in _PRODUCTS:
+            limit = np.isneginf(arrays[0].astype(np.float64))
+            got = [np.where(limit & (g == 0), want[0], g).astype(g.dtype) for g in got]
+        wrong = difference(Case(case.op, (), case.attrs), got, want)
+        assert wrong is None, f"{kernel.name} on {name}: {wrong}"
+
+
+def test_layout_round_trip(layout: str) -> None:
+    """Packing and unpacking gives the value back; padding lanes are zero where promised."""
+    found = registry.get_layout(layout)
+    rng = np.random.default_rng(3)
+    for extent in (1, 3, 16, 19):
+        shape = tuple(int(n) for n in rng.integers(1, 5, found.ndim))
+        for axis in range(min(2, found.ndim)):
+            grown = (*shape[:axis], extent, *shape[axis + 1 :])
+            for dtype in (np.float32, np.int8):
+                value = rng.integers(1, 100, grown).astype(dtype)
+                packed = found.pack(value)
+                assert packed.flags.c_contiguous, f"{layout}{grown}: packed is not contiguous"
+                assert packed.shape == tuple(found.extents(grown)), f"{layout}{grown}: extents"
+                np.testing.assert_array_equal(found.unpack(packed, grown), value)
+                if found.padding == "zero":
+                    assert np.count_nonzero(packed) == value.size, f"{layout}{grown}: padding"
+
+
+def cases_without_kernel(backend: str) -> list[str]:
+    """Return the ops of the case tables that a backend leaves to others; for reports."""
+    mine = {kernel.op for kernel in kernels_of(backend)}
+    return sorted({case.op for case in all_cases()} - mine)
