@@ -80,17 +80,6 @@ ConvPlan plan_of(const Call &call, bool x_blocked, bool y_blocked, int64_t group
   return p;
 }
 
-// The taps of a convolution in the order of its kernel.
-void forward_taps(const ConvShape &s, ConvTap *taps) {
-  for (int64_t i = 0; i < s.kh; ++i)
-    for (int64_t j = 0; j < s.kw; ++j)
-      taps[i * s.kw + j] = {i * s.dh - s.top, j * s.dw - s.left, i * s.kw + j};
-}
-
-int64_t taps_floats(const ConvShape &s) {
-  return ceil_div(s.kh * s.kw * static_cast<int64_t>(sizeof(ConvTap)), 64) * 16;
-}
-
 int run_blocked(Read read, bool x_blocked, const ty_ctx *ctx, const ty_tensor *inputs,
                 ty_tensor *outputs, const ty_attrs *attrs, void *workspace) {
   Call call;
@@ -143,5 +132,7 @@ TY_EXPORT_KERNELS(conv, TY_KERNEL(conv2d_direct, "conv2d_f32", "direct"),
                   TY_KERNEL(conv2d_first, "conv2d_f32", "first"),
                   TY_KERNEL(conv2d_plain, "conv2d_f32", "plain"),
                   TY_KERNEL(conv2d_fused_direct, "conv2d_fused_f32", "direct"),
+                  TY_KERNEL(conv2d_fused_direct, "conv2d_fused_f32", "direct_unbiased"),
                   TY_KERNEL(conv2d_fused_first, "conv2d_fused_f32", "first"),
+                  TY_KERNEL(conv2d_fused_first, "conv2d_fused_f32", "first_unbiased"),
                   TY_KERNEL(conv2d_fused_plain, "conv2d_fused_f32", "plain"))

@@ -17,5 +17,32 @@ inline ConvShape conv_shape(const Attrs &a, const int64_t *x, const int64_t *w, 
           a.groups};
 }
 
+// The taps of a convolution in the order of its kernel.
+inline void forward_taps(const ConvShape &s, ConvTap *taps) {
+  for (int64_t i = 0; i < s.kh; ++i)
+    for (int64_t j = 0; j < s.kw; ++j)
+      taps[i * s.kw + j] = {i * s.dh - s.top, j * s.dw - s.left, i * s.kw + j};
+}
+
+// The taps through which the gradient reaches input pixels (py + sh y, px + sw x), as positions of
+// the output's gradient; returns how many there are.
+inline int64_t phase_taps(const ConvShape &s, int64_t py, int64_t px, ConvTap *taps) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < s.kh; ++i) {
+    const int64_t y = py + s.top - i * s.dh;
+    if (y % s.sh != 0) continue;
+    for (int64_t j = 0; j < s.kw; ++j) {
+      const int64_t x = px + s.left - j * s.dw;
+      if (x % s.sw == 0) taps[count++] = {y / s.sh, x / s.sw, i * s.kw + j};
+    }
+  }
+  return count;
+}
+
+// Floats that a table of taps takes in a workspace.
+inline int64_t taps_floats(const ConvShape &s) {
+  return ceil_div(s.kh * s.kw * static_cast<int64_t>(sizeof(ConvTap)), 64) * 16;
+}
+
 }  // namespace
 }  // namespace TY_ISA

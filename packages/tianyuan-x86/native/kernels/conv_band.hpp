@@ -1,0 +1,137 @@
+// Bands of source rows: read in place, or copied once with their padding, split so that neighbouring
+// output pixels have neighbouring source pixels whatever the stride.
+#pragma once
+
+#include "conv.hpp"
+
+namespace TY_ISA {
+namespace {
+
+// Where the pixels of a band lie: in a padded copy whose columns are split into sw phases, so that
+// neighbouring output pixels always have neighbouring source pixels, or in x itself.
+struct Band {
+  bool copied, flat;
+  int64_t min_y, min_x, span_y, span_x;
+  int64_t phase_width, row, plane;  // floats between rows, between channels or channel blocks
+  int64_t rows, cols;               // output pixels of one band
+  int64_t oh, ow;                   // extents of the iteration, 1 x all pixels where flat
+};
+
+inline int64_t pixel_floats(const ConvPlan &p) { return p.x_blocked ? VF : 1; }
+inline int64_t source_planes(const ConvPlan &p) { return p.x_blocked ? ceil_div(p.c, VF) : p.c; }
+
+inline void find_spans(const ConvPlan &p, Band *b) {
+  int64_t max_y = 0, max_x = 0;
+  b->min_y = b->min_x = 0;
+  for (int64_t t = 0; t < p.n_taps; ++t) {
+    const ConvTap &tap = p.taps[t];
+    b->min_y = t ? lesser(b->min_y, tap.y) : tap.y;
+    b->min_x = t ? lesser(b->min_x, tap.x) : tap.x;
+    max_y = t ? greater(max_y, tap.y) : tap.y;
+    max_x = t ? greater(max_x, tap.x) : tap.x;
+  }
+  b->span_y = max_y - b->min_y;
+  b->span_x = max_x - b->min_x;
+}
+
+inline int64_t copied_rows(const ConvPlan &p, const Band &b, int64_t rows) {
+  return (rows - 1) * p.sh + b.span_y + 1;
+}
+
+inline Band band_of(const ConvPlan &p) {
+  Band b = {};
+  find_spans(p, &b);
+  const int64_t pixel = pixel_floats(p);
+  b.oh = p.oh;
+  b.ow = p.ow;
+  const bool inside = b.min_y >= 0 && b.min_x >= 0 &&
+                      b.min_y + b.span_y + (p.oh - 1) * p.sh < p.h &&
+                      b.min_x + b.span_x + p.ow - 1 < p.w;
+  b.copied = p.sw != 1 || !inside;
+  if (!b.copied) {
+    b.row = p.w * pixel;
+    b.plane = p.h * b.row;
+    const bool pointwise = b.span_y == 0 && b.span_x == 0 && b.min_y == 0 && b.min_x == 0;
+    b.flat = pointwise && p.sh == 1 && p.ow == p.w && p.y_row == p.ow * p.y_pixel;
+    const int64_t fit = greater(BAND_FLOATS / (pixel * source_planes(p) + 1), TILE_ROWS);
+    if (b.flat) {
+      b.oh = 1;
+      b.ow = p.oh * p.ow;
+      b.cols = lesser(b.ow, fit / TILE_ROWS * TILE_ROWS);
+      b.rows = 1;
+    } else {
+      b.cols = p.ow;
+      b.rows = lesser(p.oh, greater(1, fit / p.ow));
+    }
+    return b;
+  }
+  b.phase_width = p.ow + b.span_x / p.sw;
+  b.row = p.sw * b.phase_width * pixel;
+  b.cols = p.ow;
+  b.rows = 1;
+  const int64_t per_row = b.row * source_planes(p);
+  while (b.rows < p.oh && copied_rows(p, b, b.rows + 1) * per_row <= BAND_FLOATS) ++b.rows;
+  b.rows = ceil_div(p.oh, ceil_div(p.oh, b.rows));
+  b.plane = copied_rows(p, b, b.rows) * b.row;
+  return b;
+}
+
+inline bool tap_meets(const ConvPlan &p, const Band &b, int64_t row, int64_t phase) {
+  for (int64_t t = 0; t < p.n_taps; ++t) {
+    const int64_t y = row - (p.taps[t].y - b.min_y), x = p.taps[t].x - b.min_x;
+    if (y >= 0 && y % p.sh == 0 && x % p.sw == phase) return true;
+  }
+  return false;
+}
+
+// One phase of one row: to[i] = from[first + i * step] where that lies in [0, w), else zero.
+inline void copy_row_plain(float *to, const float *from, int64_t w, int64_t first, int64_t step,
+                    int64_t count) {
+  int64_t i = 0;
+  for (; i < count && first + i * step < 0; ++i) to[i] = 0.0f;
+  const int64_t reach = w - first;
+  const int64_t end = reach <= 0 ? i : greater(i, lesser(count, ceil_div(reach, step)));
+  if (step == 1) {
+    memcpy(to + i, from + first + i, static_cast<size_t>(end - i) * sizeof(float));
+    i = end;
+  } else {
+    for (; i < end; ++i) to[i] = from[first + i * step];
+  }
+  for (; i < count; ++i) to[i] = 0.0f;
+}
+
+inline void copy_row_blocked(float *to, const float *from, int64_t w, int64_t first, int64_t step,
+                      int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t at = first + i * step;
+    vstore(to + i * VF, at >= 0 && at < w ? vload(from + at * VF) : vzero());
+  }
+}
+
+inline void copy_band(float *to, const ConvPlan &p, const Band &b, int64_t image, int64_t y0,
+               int64_t rows) {
+  const int64_t pixel = pixel_floats(p), planes = source_planes(p);
+  const int64_t needed = copied_rows(p, b, rows);
+  const int64_t width = b.phase_width * pixel;
+  for (int64_t row = 0; row < needed; ++row) {
+    const int64_t y = y0 * p.sh + b.min_y + row;
+    for (int64_t phase = 0; phase < p.sw; ++phase) {
+      if (!tap_meets(p, b, row, phase)) continue;
+      for (int64_t plane = 0; plane < planes; ++plane) {
+        float *out = to + plane * b.plane + row * b.row + phase * width;
+        if (y < 0 || y >= p.h) {
+          memset(out, 0, static_cast<size_t>(width) * sizeof(float));
+          continue;
+        }
+        const float *from = p.x + image * p.x_image + (plane * p.h + y) * p.w * pixel;
+        if (p.x_blocked)
+          copy_row_blocked(out, from, p.w, phase + b.min_x, p.sw, b.phase_width);
+        else
+          copy_row_plain(out, from, p.w, phase + b.min_x, p.sw, b.phase_width);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace TY_ISA

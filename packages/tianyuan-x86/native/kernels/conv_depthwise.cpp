@@ -1,0 +1,370 @@
+// Depthwise convolution (one input and one output channel per group) and its gradients in float32.
+#include "conv_band.hpp"
+#include "conv_shape.hpp"
+
+namespace TY_ISA {
+namespace {
+
+// What forward kernels share once their attrs are read.
+struct Depthwise {
+  ConvShape shape;
+  const float *x, *weight, *bias, *residual;
+  float *y;
+  Epilogue epilogue;
+};
+
+template <typename Attrs>
+Depthwise depthwise_of(const Attrs &attrs, const ty_tensor *inputs, const ty_tensor &y) {
+  Depthwise d = {};
+  d.shape = conv_shape(attrs, inputs[0].shape, inputs[1].shape, y.shape);
+  d.x = static_cast<const float *>(inputs[0].data);
+  d.weight = static_cast<const float *>(inputs[1].data);
+  d.y = static_cast<float *>(y.data);
+  return d;
+}
+
+int depthwise_fused_of(const ty_ctx *ctx, const ty_tensor *inputs, const ty_tensor &y,
+                       const ty_attrs *attrs, Depthwise *d) {
+  const ty_conv2d_fused_attrs &a = *reinterpret_cast<const ty_conv2d_fused_attrs *>(attrs);
+  *d = depthwise_of(a, inputs, y);
+  int next = 2;
+  if (a.has_bias) d->bias = static_cast<const float *>(inputs[next++].data);
+  if (a.has_residual) d->residual = static_cast<const float *>(inputs[next].data);
+  const char *name = TY_STRING(&a, a.activation);
+  d->epilogue = {activation_of(name), static_cast<float>(a.lower), static_cast<float>(a.upper)};
+  if (d->epilogue.activation == ACT_UNKNOWN)
+    return ty_fail(ctx, "conv2d_fused: unknown activation, got '%s'", name);
+  return 0;
+}
+
+// Kernel rows [i0, i1) and columns [j0, j1) that meet the source, `x` at kernel element (0, 0).
+struct Window {
+  const float *x, *weight;
+  int64_t i0, i1, j0, j1;
+  int64_t row, column, step;  // floats between kernel rows, kernel columns, output pixels
+  int64_t kw;
+};
+
+template <int COUNT>
+TY_INLINE void sum_pixels(const Window &w, vf *sums) {
+#pragma GCC unroll 8
+  for (int p = 0; p < COUNT; ++p) sums[p] = vzero();
+  for (int64_t i = w.i0; i < w.i1; ++i) {
+    for (int64_t j = w.j0; j < w.j1; ++j) {
+      const vf weight = vload(w.weight + (i * w.kw + j) * VF);
+      const float *x = w.x + i * w.row + j * w.column;
+#pragma GCC unroll 8
+      for (int p = 0; p < COUNT; ++p) sums[p] = vfma(weight, vload(x + p * w.step), sums[p]);
+    }
+  }
+}
+
+// Output rows of one block of channels; `valid` lanes are channels.
+struct BlockRow {
+  const Depthwise *d;
+  const float *x, *residual;
+  float *y;
+  vf bias;
+  vtail valid;
+  bool full;
+};
+
+TY_INLINE void store_pixel(const BlockRow &r, int64_t at, vf sum) {
+  sum = vadd(sum, r.bias);
+  if (r.residual) sum = vadd(sum, vload(r.residual + at * VF));
+  sum = activate(sum, r.d->epilogue);
+  if (!r.full) sum = vselect(vtail_mask(r.valid), sum, vzero());
+  vstore(r.y + at * VF, sum);
+}
+
+// First kernel element >= 0 and end of those < extent, for an offset of the first.
+TY_INLINE void clip_taps(int64_t first, int64_t dilation, int64_t count, int64_t extent,
+                         int64_t *begin, int64_t *end) {
+  *begin = first < 0 ? lesser(count, ceil_div(-first, dilation)) : 0;
+  const int64_t room = extent - first;
+  *end = room <= 0 ? *begin : greater(*begin, lesser(count, ceil_div(room, dilation)));
+}
+
+void run_block_row(const BlockRow &r, Window w, int64_t oy) {
+  const ConvShape &s = r.d->shape;
+  const int64_t top = oy * s.sh - s.top, reach = s.w - 1 + s.left - (s.kw - 1) * s.dw;
+  clip_taps(top, s.dh, s.kh, s.h, &w.i0, &w.i1);
+  const int64_t inner0 = lesser(s.ow, ceil_div(s.left, s.sw));
+  const int64_t inner1 = reach < 0 ? inner0 : greater(inner0, lesser(s.ow, reach / s.sw + 1));
+  int64_t ox = 0;
+  while (ox < s.ow) {
+    const int64_t left = ox * s.sw - s.left;
+    w.x = r.x + (top * s.w + left) * VF;
+    if (ox >= inner0 && ox + 8 <= inner1) {
+      w.j0 = 0;
+      w.j1 = s.kw;
+      vf sums[8];
+      sum_pixels<8>(w, sums);
+      for (int p = 0; p < 8; ++p) store_pixel(r, oy * s.ow + ox + p, sums[p]);
+      ox += 8;
+    } else {
+      clip_taps(left, s.dw, s.kw, s.w, &w.j0, &w.j1);
+      vf sum;
+      sum_pixels<1>(w, &sum);
+      store_pixel(r, oy * s.ow + ox, sum);
+      ++ox;
+    }
+  }
+}
+
+int run_blocked(const ty_ctx *ctx, const Depthwise &d) {
+  const ConvShape &s = d.shape;
+  const int64_t blocks = ceil_div(s.c, VF);
+  const int64_t work = s.ow * s.kh * s.kw + 1;
+  ty_parallel(ctx, s.n * blocks * s.oh, 1 + 4096 / work,
+              [&](int64_t begin, int64_t end, int32_t) {
+                for (int64_t at = begin; at < end; ++at) {
+                  const int64_t plane = at / s.oh, block = plane % blocks;
+                  const int64_t out = plane * s.oh * s.ow * VF;
+                  const int64_t channels = s.c - block * VF;
+                  const vtail valid = vtail_of(channels);
+                  const BlockRow row = {
+                      &d,
+                      d.x + plane * s.h * s.w * VF,
+                      d.residual ? d.residual + out : nullptr,
+                      d.y + out,
+                      d.bias ? vload_tail(d.bias + block * VF, valid) : vzero(),
+                      valid,
+                      channels >= VF};
+                  Window w = {};
+                  w.weight = d.weight + block * s.kh * s.kw * VF;
+                  w.row = s.dh * s.w * VF;
+                  w.column = s.dw * VF;
+                  w.step = s.sw * VF;
+                  w.kw = s.kw;
+                  run_block_row(row, w, at % s.oh);
+                }
+              });
+  return 0;
+}
+
+int conv2d_depthwise(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
+                     const ty_attrs *attrs, void *) {
+  const ty_conv2d_attrs &a = *reinterpret_cast<const ty_conv2d_attrs *>(attrs);
+  return run_blocked(ctx, depthwise_of(a, inputs, outputs[0]));
+}
+
+int conv2d_fused_depthwise(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
+                           const ty_attrs *attrs, void *) {
+  Depthwise d;
+  if (depthwise_fused_of(ctx, inputs, outputs[0], attrs, &d)) return 1;
+  return run_blocked(ctx, d);
+}
+
+// One plane of a plain depthwise convolution on the copied band: lanes run along the row.
+void run_plane(const ConvPlan &p, const Band &b, const float *band, const float *weight,
+               int64_t plane, vf bias) {
+  for (int64_t y = 0; y < p.oh; ++y) {
+    for (int64_t x = 0; x < p.ow; x += 2 * VF) {
+      const int64_t some = p.ow - x;
+      vf s0 = vzero(), s1 = vzero();
+      const vtail t0 = vtail_of(some), t1 = vtail_of(some > VF ? some - VF : 0);
+      for (int64_t t = 0; t < p.n_taps; ++t) {
+        const int64_t dx = p.taps[t].x - b.min_x;
+        const float *from = band + (y * p.sh + p.taps[t].y - b.min_y) * b.row +
+                            dx % p.sw * b.phase_width + dx / p.sw + x;
+        const vf w = vset1(weight[p.taps[t].weight]);
+        s0 = vfma(w, vload_tail(from, t0), s0);
+        s1 = vfma(w, vload_tail(from + VF, t1), s1);
+      }
+      const int64_t at = plane + y * p.y_row + x * p.y_pixel;
+      for (int v = 0; v < 2 && v * VF < some; ++v) {
+        vf sum = vadd(v ? s1 : s0, bias);
+        const vtail tail = v ? t1 : t0;
+        if (p.y_pixel == 1) {
+          if (p.residual) sum = vadd(sum, vload_tail(p.residual + at + v * VF, tail));
+          vstore_tail(p.y + at + v * VF, activate(sum, p.epilogue), tail);
+          continue;
+        }
+        float lanes[VF];
+        vstore(lanes, activate(sum, p.epilogue));
+        for (int64_t i = 0; i < VF && v * VF + i < some; ++i)
+          p.y[at + (v * VF + i) * p.y_pixel] = lanes[i];
+      }
+    }
+  }
+}
+
+// All planes of one plan with a single channel: image i of the plan is plane i.
+void run_planes(const ty_ctx *ctx, ConvPlan p, const float *weight, int64_t channels,
+                float *workspace) {
+  if (p.oh <= 0 || p.ow <= 0) return;
+  Band b = {};
+  find_spans(p, &b);
+  b.copied = true;
+  b.phase_width = p.ow + b.span_x / p.sw;
+  b.row = p.sw * b.phase_width;
+  b.plane = copied_rows(p, b, p.oh) * b.row;
+  const int64_t per_slot = ceil_div(b.plane, 16) * 16;
+  const int64_t work = p.oh * p.ow * (p.n_taps + 1) + 1;
+  ty_parallel(ctx, p.n, 1 + 32768 / work, [&](int64_t begin, int64_t end, int32_t slot) {
+    float *band = workspace + slot * per_slot;
+    for (int64_t at = begin; at < end; ++at) {
+      const int64_t channel = at % channels;
+      if (p.n_taps) copy_band(band, p, b, at, 0, p.oh);
+      run_plane(p, b, band, weight + channel * p.n_weights, at * p.y_image,
+                p.bias ? vset1(p.bias[channel]) : vzero());
+    }
+  });
+}
+
+int run_plain(const ty_ctx *ctx, const Depthwise &d, void *workspace) {
+  const ConvShape &s = d.shape;
+  ConvTap *taps = static_cast<ConvTap *>(workspace);
+  forward_taps(s, taps);
+  ConvPlan p = {};
+  p.x = d.x;
+  p.n = s.n * s.c;
+  p.c = p.o = 1;
+  p.h = s.h;
+  p.w = s.w;
+  p.x_image = s.h * s.w;
+  p.n_weights = p.n_taps = s.kh * s.kw;
+  p.taps = taps;
+  p.sh = s.sh;
+  p.sw = s.sw;
+  p.y = d.y;
+  p.oh = s.oh;
+  p.ow = s.ow;
+  p.y_image = s.oh * s.ow;
+  p.y_row = s.ow;
+  p.y_pixel = 1;
+  p.bias = d.bias;
+  p.residual = d.residual;
+  p.epilogue = d.epilogue;
+  run_planes(ctx, p, d.weight, s.c, static_cast<float *>(workspace) + taps_floats(s));
+  return 0;
+}
+
+int conv2d_plain_depthwise(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
+                           const ty_attrs *attrs, void *workspace) {
+  const ty_conv2d_attrs &a = *reinterpret_cast<const ty_conv2d_attrs *>(attrs);
+  return run_plain(ctx, depthwise_of(a, inputs, outputs[0]), workspace);
+}
+
+int conv2d_fused_plain_depthwise(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
+                                 const ty_attrs *attrs, void *workspace) {
+  Depthwise d;
+  if (depthwise_fused_of(ctx, inputs, outputs[0], attrs, &d)) return 1;
+  return run_plain(ctx, d, workspace);
+}
+
+// The gradient of the input, phase by phase of the stride.
+int backward_data_depthwise(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
+                            const ty_attrs *attrs, void *workspace) {
+  const ty_conv2d_backward_data_attrs &a =
+      *reinterpret_cast<const ty_conv2d_backward_data_attrs *>(attrs);
+  const ConvShape s = conv_shape(a, outputs[0].shape, inputs[1].shape, inputs[0].shape);
+  ConvTap *taps = static_cast<ConvTap *>(workspace);
+  ConvPlan p = {};
+  p.x = static_cast<const float *>(inputs[0].data);
+  p.n = s.n * s.c;
+  p.c = p.o = 1;
+  p.h = s.oh;
+  p.w = s.ow;
+  p.x_image = s.oh * s.ow;
+  p.n_weights = s.kh * s.kw;
+  p.taps = taps;
+  p.sh = p.sw = 1;
+  p.y_image = s.h * s.w;
+  p.y_row = s.sh * s.w;
+  p.y_pixel = s.sw;
+  for (int64_t py = 0; py < s.sh; ++py) {
+    for (int64_t px = 0; px < s.sw; ++px) {
+      p.n_taps = phase_taps(s, py, px, taps);
+      p.oh = ceil_div(s.h - py, s.sh);
+      p.ow = ceil_div(s.w - px, s.sw);
+      p.y = static_cast<float *>(outputs[0].data) + py * s.w + px;
+      run_planes(ctx, p, static_cast<const float *>(inputs[1].data), s.c,
+                 static_cast<float *>(workspace) + taps_floats(s));
+    }
+  }
+  return 0;
+}
+
+// Adds the products of one gradient plane with the source pixels that one tap meets.
+vf dot_plane(const ConvPlan &p, const Band &b, const float *band, const float *g,
+             const ConvTap &tap) {
+  const int64_t dx = tap.x - b.min_x;
+  const float *from = band + (tap.y - b.min_y) * b.row + dx % p.sw * b.phase_width + dx / p.sw;
+  vf sum = vzero(), other = vzero();
+  for (int64_t y = 0; y < p.oh; ++y) {
+    const float *left = from + y * p.sh * b.row, *right = g + y * p.ow;
+    int64_t x = 0;
+    for (; x + 2 * VF <= p.ow; x += 2 * VF) {
+      sum = vfma(vload(left + x), vload(right + x), sum);
+      other = vfma(vload(left + x + VF), vload(right + x + VF), other);
+    }
+    for (; x < p.ow; x += VF) {
+      const vtail tail = vtail_of(p.ow - x);
+      sum = vfma(vload_tail(left + x, tail), vload_tail(right + x, tail), sum);
+    }
+  }
+  return vadd(sum, other);
+}
+
+// The gradient of the weight: one channel at a time, images in order, so that sums never depend on
+// the number of threads.
+int backward_weight_depthwise(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
+                              const ty_attrs *attrs, void *workspace) {
+  const ty_conv2d_backward_weight_attrs &a =
+      *reinterpret_cast<const ty_conv2d_backward_weight_attrs *>(attrs);
+  const ConvShape s = conv_shape(a, inputs[0].shape, outputs[0].shape, inputs[1].shape);
+  const float *g = static_cast<const float *>(inputs[1].data);
+  float *out = static_cast<float *>(outputs[0].data);
+  ConvTap *taps = static_cast<ConvTap *>(workspace);
+  forward_taps(s, taps);
+  ConvPlan p = {};
+  p.x = static_cast<const float *>(inputs[0].data);
+  p.c = 1;
+  p.h = s.h;
+  p.w = s.w;
+  p.x_image = s.h * s.w;
+  p.n_taps = s.kh * s.kw;
+  p.taps = taps;
+  p.sh = s.sh;
+  p.sw = s.sw;
+  p.oh = s.oh;
+  p.ow = s.ow;
+  Band b = {};
+  find_spans(p, &b);
+  b.copied = true;
+  b.phase_width = p.ow + b.span_x / p.sw;
+  b.row = p.sw * b.phase_width;
+  b.plane = copied_rows(p, b, p.oh) * b.row;
+  const int64_t sums_floats = p.n_taps * VF, per_slot = ceil_div(b.plane, 16) * 16 + sums_floats;
+  float *const rest = static_cast<float *>(workspace) + taps_floats(s);
+  ty_parallel(ctx, s.c, 1, [&](int64_t begin, int64_t end, int32_t slot) {
+    float *sums = rest + slot * per_slot, *band = sums + sums_floats;
+    for (int64_t c = begin; c < end; ++c) {
+      memset(sums, 0, static_cast<size_t>(sums_floats) * sizeof(float));
+      for (int64_t n = 0; n < s.n; ++n) {
+        const int64_t plane = n * s.c + c;
+        copy_band(band, p, b, plane, 0, p.oh);
+        for (int64_t t = 0; t < p.n_taps; ++t) {
+          const vf dot = dot_plane(p, b, band, g + plane * s.oh * s.ow, taps[t]);
+          vstore(sums + t * VF, vadd(vload(sums + t * VF), dot));
+        }
+      }
+      for (int64_t t = 0; t < p.n_taps; ++t) out[c * p.n_taps + t] = vhsum(vload(sums + t * VF));
+    }
+  });
+  return 0;
+}
+
+}  // namespace
+}  // namespace TY_ISA
+
+TY_EXPORT_KERNELS(
+    conv_depthwise, TY_KERNEL(conv2d_depthwise, "conv2d_f32", "depthwise"),
+    TY_KERNEL(conv2d_plain_depthwise, "conv2d_f32", "plain_depthwise"),
+    TY_KERNEL(conv2d_fused_depthwise, "conv2d_fused_f32", "depthwise"),
+    TY_KERNEL(conv2d_fused_depthwise, "conv2d_fused_f32", "depthwise_unbiased"),
+    TY_KERNEL(conv2d_fused_plain_depthwise, "conv2d_fused_f32", "plain_depthwise"),
+    TY_KERNEL(backward_data_depthwise, "conv2d_backward_data_f32", "depthwise"),
+    TY_KERNEL(backward_weight_depthwise, "conv2d_backward_weight_f32", "depthwise"))
