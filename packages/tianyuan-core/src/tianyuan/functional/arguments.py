@@ -71,7 +71,12 @@ def _from_scalar(op: str, value: Any, like: Operand, meeting: dtypes.DType) -> T
         )
     if isinstance(plain, shapes.Dim):
         return extent(like, plain, dtypes.promote_scalar(meeting, int))
-    return cast(Tensor, like.full((), plain, dtypes.promote_scalar(meeting, type(plain))))
+    return cast(Tensor, like.full((), plain, dtypes.promote_scalar(meeting, scalar_kind(plain))))
+
+
+def scalar_kind(value: bool | float) -> type:
+    """Return bool, int or float, whichever a scalar's class derives from."""
+    return bool if isinstance(value, bool) else int if isinstance(value, int) else float
 
 
 def extent(like: Operand, size: int, dtype: dtypes.DType) -> Tensor:

@@ -12,7 +12,7 @@ from ..errors import AttrError
 from ..imperative.tensor import Tensor, create
 from ..ops.operand import Operand
 from ..registry import get_op
-from .arguments import as_int, non_negative, run, shape_of, tensor
+from .arguments import as_int, non_negative, run, scalar_kind, shape_of, tensor
 
 
 def _make(op: str, device: Any, **attrs: Any) -> Tensor:
@@ -40,14 +40,10 @@ def full(shape: Any, value: Any, *, dtype: Any = None, device: Any = None) -> Te
     if not isinstance(plain, (bool, int, float)):
         raise AttrError(f"full: value must be a number, got {type(value).__name__}")
     if dtype is None:
-        dtype = dtypes.promote_scalar(dtypes.as_dtype("bool"), _kind(plain))
+        dtype = dtypes.promote_scalar(dtypes.as_dtype("bool"), scalar_kind(plain))
     return _make(
         "full", device, shape=extents, value=float(plain), dtype=dtypes.as_dtype(dtype).name
     )
-
-
-def _kind(value: Any) -> type:
-    return bool if isinstance(value, bool) else int if isinstance(value, int) else float
 
 
 def ones(shape: Any, *, dtype: Any = "float32", device: Any = None) -> Tensor:
@@ -110,13 +106,11 @@ def _number(op: str, value: Any) -> Any:
 def _count(first: Any, last: Any, step: Any) -> int:
     """Return how many steps fit before ``last``; symbolic extents stay so."""
     if not all(isinstance(value, int) for value in (first, last, step)):
-        return builtin_max(0, math.ceil((last - first) / step))
+        fitting: int = math.ceil((last - first) / step)
+        return max(0, fitting)
     span, stride = (last - first, step) if int(step) > 0 else (first - last, -step)
-    count = (span + (stride - 1)) // stride
+    count: int = (span + (stride - 1)) // stride
     return count if int(count) > 0 else 0
-
-
-builtin_max = max
 
 
 def linspace(

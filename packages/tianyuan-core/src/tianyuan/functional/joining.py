@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 from .. import shapes
 from ..errors import AttrError, ShapeError
@@ -23,7 +23,7 @@ def concat(inps: Iterable[Tensor], axis: int = 0, device: Any = None) -> Tensor:
     parts = same_dtype("concat", *tensors("concat", *_listed("concat", inps)))
     where = shapes.normalize_axis("concat", axis, parts[0].ndim)
     joined = parts[0] if len(parts) == 1 else run("concat", *parts, axis=where)
-    return joined if device is None else cast(Tensor, joined.to(device))
+    return joined if device is None else joined.to(device)
 
 
 def _listed(op: str, inps: Any) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any
 
 from .. import shapes
 from ..errors import AttrError, ShapeError
@@ -129,4 +129,4 @@ def squeeze(inp: Tensor, axis: int | Sequence[int] | None = None) -> Tensor:
 def copy(inp: Tensor, device: Any = None) -> Tensor:
     """Return a tensor of its own with the same elements, on another device where one is named."""
     made = run("copy", tensor("copy", inp))
-    return made if device is None else cast(Tensor, made.to(device))
+    return made if device is None else made.to(device)

@@ -8,7 +8,7 @@ from .. import dtypes, shapes
 from ..errors import DTypeError, ShapeError
 from ..imperative.indexing import concrete_mask
 from ..imperative.tensor import Tensor
-from .arguments import run, same_dtype, same_shape, tensor, tensors
+from .arguments import run, same_dtype, same_shape, scalar_kind, tensor, tensors
 
 
 def gather(inp: Tensor, axis: int, index: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ def where(mask: Tensor, x: Any = None, y: Any = None) -> Any:
     if not dtypes.is_bool(tensor("where", mask, "mask").dtype):
         raise DTypeError(f"where: mask must be bool, got {mask.dtype.name}")
     if isinstance(x, (bool, int, float)) and isinstance(y, (bool, int, float)):
-        x = mask.full((), x, dtypes.promote_scalar(dtypes.as_dtype("bool"), type(x)))
+        x = mask.full((), x, dtypes.promote_scalar(dtypes.as_dtype("bool"), scalar_kind(x)))
     left, right = same_dtype("where", *tensors("where", x, y))
     return run("where", mask, left, right)
 

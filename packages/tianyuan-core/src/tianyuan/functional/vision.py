@@ -76,7 +76,8 @@ def _target(have: tuple[int, ...], size: Any, scale_factor: Any) -> tuple[int, .
 
 
 def _linear(distance: np.ndarray) -> np.ndarray:
-    return np.maximum(0.0, 1.0 - np.abs(distance))
+    share: np.ndarray = np.maximum(0.0, 1.0 - np.abs(distance))
+    return share
 
 
 def _cubic(distance: np.ndarray) -> np.ndarray:

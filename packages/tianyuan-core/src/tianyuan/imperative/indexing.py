@@ -45,7 +45,7 @@ def getitem(tensor: Any, key: Any) -> Any:
 
 
 def setitem(tensor: Any, key: Any, value: Any) -> Any:
-    """Return the tensor with the elements that a key picks replaced; the value broadcasts.
+    """Return a new tensor with the elements that a key picks replaced; the value broadcasts.
 
     The value is converted to the tensor's dtype. Of duplicate indices the last one stays.
 
@@ -61,7 +61,7 @@ def setitem(tensor: Any, key: Any, value: Any) -> Any:
     if not plan.arrays:
         shape = _result_shape(plan, ())
         filled = _broadcast(value, shape)
-        return _put_region(tensor, plan, _shaped(filled, plan.sizes))
+        return _fresh(_put_region(tensor, plan, _shaped(filled, plan.sizes)), value)
     indices = _indices(tensor, plan.arrays)
     common = indices[0].shape
     filled = _broadcast(value, _result_shape(plan, common))

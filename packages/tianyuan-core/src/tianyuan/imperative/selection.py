@@ -62,9 +62,8 @@ def listed(key: Any) -> list[Any]:
 
 def _item(item: Any) -> Any:
     if isinstance(item, (list, tuple)):
-        if any(isinstance(part, Operand) for part in item):
-            item = [int(part) if isinstance(part, Operand) else part for part in item]
-        array = np.asarray(item)
+        parts: list[Any] = list(item)
+        array = np.asarray([p.tolist() if isinstance(p, Operand) else p for p in parts])
         item = array.astype(np.int64) if array.size == 0 and array.dtype.kind == "f" else array
     plain = item is None or item is Ellipsis or isinstance(item, slice) or is_int(item)
     if plain or is_bool_array(item):
@@ -181,8 +180,8 @@ def _wrapped(index: Any, extent: int, axis: int) -> int:
             f"index: out of range, got {int(index)} for axis {axis}, "
             f"expected {-int(extent)} to {int(extent) - 1}"
         )
-    index = index if isinstance(index, int) else int(index)
-    return index + extent if int(index) < 0 else index
+    place: int = index if isinstance(index, int) else int(index)
+    return place + extent if int(place) < 0 else place
 
 
 def _check_range(index: Any, extent: int, axis: int) -> None:

@@ -293,13 +293,17 @@ class Tensor(Operand):
                 f"Tensor: new value has another shape, got {format_shape(other.shape)}, "
                 f"expected {format_shape(self.shape)}"
             )
-        self._rebind(other)
+        self._rebind(other, shared=True)
 
-    def _rebind(self, other: Tensor) -> None:
+    def _rebind(self, other: Tensor, shared: bool = False) -> None:
+        """Take the value of a tensor; ``shared`` where its handle lives on beside this one.
+
+        A value of one's own stays the one that tapes know, so that gradients flow through it.
+        """
         if state.recorder is not None and dispatch.is_concrete(self._data):
             state.recorder.write(self, other)
         else:
-            self._data, self._spec = other._own(), other._spec
+            self._data, self._spec = other._own() if shared else other._data, other._spec
 
     def __getitem__(self, key: Any) -> Tensor:
         return indexing.getitem(self, key)
