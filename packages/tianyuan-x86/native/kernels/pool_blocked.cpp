@@ -1,0 +1,124 @@
+// Pooling of images whose channels lie in blocks of one vector (nchw16c, nchw8c).
+#include "vmath.hpp"
+#include "windows.hpp"
+
+namespace TY_ISA {
+namespace {
+
+static constexpr int64_t BLOCK_GRAIN = 2048;  // pixels worth a thread
+
+// Runs body(block, output row) over all blocks of channels.
+template <class Body>
+void for_rows(const ty_ctx *ctx, const Pooling &p, const Body &body) {
+  const int64_t weight = (p.inputs() + p.outputs()) / (p.h.outputs + 1) + 1;
+  ty_parallel(ctx, p.planes * p.h.outputs, BLOCK_GRAIN / weight + 1,
+              [&](int64_t begin, int64_t end, int32_t) {
+                for (int64_t i = begin; i < end; ++i) body(i / p.h.outputs, i % p.h.outputs);
+              });
+}
+
+Pooling in_blocks(Pooling p, const ty_tensor &x) {
+  p.planes = x.shape[0] * ((x.shape[1] + VF - 1) / VF);
+  return p;
+}
+
+TY_INLINE vf window_max(const float *x, int64_t width, Span rows, Span columns) {
+  vf best = vset1(-__builtin_inff());
+  for (int64_t r = rows.begin; r < rows.end; ++r)
+    for (int64_t c = columns.begin; c < columns.end; ++c)
+      best = vmax(best, vload(x + (r * width + c) * VF));
+  return best;
+}
+
+// Row sums are added to the total, so that the error grows with height plus width.
+TY_INLINE vf window_sum(const float *x, int64_t width, Span rows, Span columns) {
+  vf total = vzero();
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    vf even = vzero(), odd = vzero();
+    int64_t c = columns.begin;
+    for (; c + 2 <= columns.end; c += 2) {
+      even = vadd(even, vload(x + (r * width + c) * VF));
+      odd = vadd(odd, vload(x + (r * width + c + 1) * VF));
+    }
+    if (c < columns.end) even = vadd(even, vload(x + (r * width + c) * VF));
+    total = vadd(total, vadd(even, odd));
+  }
+  return total;
+}
+
+int max_pool2d(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *raw,
+               void *) {
+  const auto *attrs = reinterpret_cast<const ty_max_pool2d_attrs *>(raw);
+  const Pooling p = in_blocks(TY_FIXED_POOLING(attrs, inputs[0], outputs[0]), inputs[0]);
+  const float *x = static_cast<const float *>(inputs[0].data);
+  float *y = static_cast<float *>(outputs[0].data);
+  for_rows(ctx, p, [&](int64_t block, int64_t oh) {
+    const float *from = x + block * p.inputs() * VF;
+    float *to = y + (block * p.outputs() + oh * p.w.outputs) * VF;
+    const Span rows = p.h.at(oh);
+    for (int64_t ow = 0; ow < p.w.outputs; ++ow) {
+      vstore(to + ow * VF, window_max(from, p.w.size, rows, p.w.at(ow)));
+    }
+  });
+  return 0;
+}
+
+int average(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const Pooling &p) {
+  const float *x = static_cast<const float *>(inputs[0].data);
+  float *y = static_cast<float *>(outputs[0].data);
+  for_rows(ctx, p, [&](int64_t block, int64_t oh) {
+    const float *from = x + block * p.inputs() * VF;
+    float *to = y + (block * p.outputs() + oh * p.w.outputs) * VF;
+    const Span rows = p.h.at(oh);
+    for (int64_t ow = 0; ow < p.w.outputs; ++ow) {
+      const Span columns = p.w.at(ow);
+      const vf sum = window_sum(from, p.w.size, rows, columns);
+      vstore(to + ow * VF, vmul(sum, vset1(p.scale(rows, columns))));
+    }
+  });
+  return 0;
+}
+
+int avg_pool2d(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *raw,
+               void *) {
+  const auto *attrs = reinterpret_cast<const ty_avg_pool2d_attrs *>(raw);
+  Pooling p = in_blocks(TY_FIXED_POOLING(attrs, inputs[0], outputs[0]), inputs[0]);
+  p.whole_divisor = attrs->count_include_pad != 0;
+  return average(ctx, inputs, outputs, p);
+}
+
+int adaptive_avg_pool2d(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
+                        const ty_attrs *, void *) {
+  return average(ctx, inputs, outputs, in_blocks(pooling_of(inputs[0], outputs[0]), inputs[0]));
+}
+
+// Averages whole images into plain (N, C): mean over (2, 3), and adaptive pooling to one pixel.
+int global_average(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
+                   const ty_attrs *, void *) {
+  const int64_t *shape = inputs[0].shape;
+  const int64_t channels = shape[1], blocks = (channels + VF - 1) / VF;
+  const int64_t pixels = shape[2] * shape[3];
+  const float *x = static_cast<const float *>(inputs[0].data);
+  float *y = static_cast<float *>(outputs[0].data);
+  const vf scale = vset1((float)(1.0 / (double)pixels));
+  ty_parallel(ctx, shape[0] * blocks, BLOCK_GRAIN / (pixels + 1) + 1,
+              [&](int64_t begin, int64_t end, int32_t) {
+                for (int64_t i = begin; i < end; ++i) {
+                  const int64_t image = i / blocks, first = i % blocks * VF;
+                  const vf sum = window_sum(x + i * pixels * VF, shape[3], {0, shape[2]},
+                                            {0, shape[3]});
+                  vstore_tail(y + image * channels + first, vmul(sum, scale),
+                              vtail_of(channels - first));
+                }
+              });
+  return 0;
+}
+
+}  // namespace
+}  // namespace TY_ISA
+
+#define POOL(op) TY_KERNEL(op, #op "_f32", "blocked")
+
+TY_EXPORT_KERNELS(pool_blocked, POOL(max_pool2d), POOL(avg_pool2d), POOL(adaptive_avg_pool2d),
+                  TY_KERNEL(global_average, "mean_f32", "blocked_images"),
+                  TY_KERNEL(global_average, "adaptive_avg_pool2d_f32", "blocked_to_plain"))

@@ -1,0 +1,123 @@
+"""Describe the kernels of pooling: plain by planes, and in layouts of channel blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tianyuan.kernel import PLAIN, Call, Kernel, Layouts
+
+from .._tier import Tier
+from ._cost import START, memory_cost
+from .layouts import activation_layout
+
+_ROOM = 64  # floats behind the padded row of max pooling, as in native/kernels/pool.cpp
+
+
+def _max_row_bytes(call: Call) -> int:
+    kernel, stride, padding = call.attrs.kernel, call.attrs.stride, call.attrs.padding
+    width, outputs = int(call.inputs[0].shape[3]), int(call.outputs[0].shape[3])
+    row = width + (outputs - 1) * int(stride[1]) + int(kernel[1]) + int(padding[1]) + _ROOM
+    return max(1, call.threads) * row * 4
+
+
+def _row_bytes(call: Call) -> int:
+    width = max(int(spec.shape[3]) for spec in (*call.inputs, *call.outputs))
+    return max(1, call.threads) * width * 4
+
+
+def _window_cost(nanoseconds: float) -> Callable[[Call], float]:
+    def cost(call: Call) -> float:
+        images = [spec.size for spec in (*call.inputs, *call.outputs)]
+        window = 1.0
+        if hasattr(call.attrs, "kernel"):
+            window = float(int(call.attrs.kernel[0]) * int(call.attrs.kernel[1]))
+        work = max(float(max(images)), min(images) * window)
+        threads = max(1, min(call.threads, max(images) // 16384))
+        return memory_cost(call) + work * nanoseconds * 1e-9 / threads
+
+    return cost
+
+
+def _averages_images(call: Call) -> str | None:
+    axes = tuple(int(axis) for axis in call.attrs.axes)
+    if call.inputs[0].ndim != 4 or axes != (2, 3):
+        return "serves the mean of images over (2, 3)"
+    return None
+
+
+def _to_one_pixel(call: Call) -> str | None:
+    if tuple(int(n) for n in call.attrs.size) != (1, 1):
+        return "serves pooling to one pixel"
+    return None
+
+
+def _average_cost(call: Call) -> float:
+    return memory_cost(call) + START
+
+
+def _plain(tier: Tier) -> list[Kernel]:
+    rooms: dict[str, tuple[Callable[[Call], int], float]] = {
+        "max_pool2d": (_max_row_bytes, 0.15),
+        "avg_pool2d": (_row_bytes, 0.3),
+        "avg_pool2d_backward": (_row_bytes, 0.3),
+        "adaptive_avg_pool2d": (_row_bytes, 0.3),
+        "adaptive_avg_pool2d_backward": (_row_bytes, 0.3),
+    }
+    without = (
+        "max_pool2d_backward", "max_pool2d_pick", "adaptive_max_pool2d",
+        "adaptive_max_pool2d_backward", "adaptive_max_pool2d_pick",
+    )  # fmt: skip
+    found = [
+        tier.kernel(
+            f"{op}_f32",
+            "planes",
+            op,
+            dtypes=("float32",),
+            cost=_window_cost(nanoseconds),
+            workspace=room,
+        )
+        for op, (room, nanoseconds) in rooms.items()
+    ]
+    return found + [
+        tier.kernel(f"{op}_f32", "planes", op, dtypes=("float32",), cost=_window_cost(1.0))
+        for op in without
+    ]
+
+
+def _blocked(tier: Tier) -> list[Kernel]:
+    blocked = activation_layout(tier.lanes)
+    floats = ("float32",)
+    same = Layouts((blocked,), (blocked,))
+    found = [
+        tier.kernel(
+            f"{op}_f32", "blocked", op, dtypes=floats, layouts=same, cost=_window_cost(0.03)
+        )
+        for op in ("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d")
+    ]
+    to_plain = Layouts((blocked,), (PLAIN,))
+    return [
+        *found,
+        tier.kernel(
+            "mean_f32",
+            "blocked_images",
+            "mean",
+            dtypes=floats,
+            layouts=to_plain,
+            supports=_averages_images,
+            cost=_average_cost,
+        ),
+        tier.kernel(
+            "adaptive_avg_pool2d_f32",
+            "blocked_to_plain",
+            "adaptive_avg_pool2d",
+            dtypes=floats,
+            layouts=to_plain,
+            supports=_to_one_pixel,
+            cost=_average_cost,
+        ),
+    ]
+
+
+def kernels(tier: Tier) -> list[Kernel]:
+    """Return the pooling kernels of a tier."""
+    return [*_plain(tier), *_blocked(tier)]
