@@ -71,9 +71,7 @@ class PReLU(Module):
         init: what w starts from.
     """
 
-    def __init__(
-        self, num_parameters: int = 1, init: float = 0.25, **kwargs: Any
-    ) -> None:
+    def __init__(self, num_parameters: int = 1, init: float = 0.25, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.num_parameters = num_parameters
         shape = (1, num_parameters, 1, 1) if num_parameters > 1 else (1,)

@@ -36,9 +36,7 @@ class Sequential(Module):
                     f"Sequential: {key} is no module, got {type(module).__name__}, expected Module"
                 )
             if hasattr(self, key):
-                raise AttrError(
-                    f"Sequential: the name of a layer is taken, got {key!r}"
-                )
+                raise AttrError(f"Sequential: the name of a layer is taken, got {key!r}")
             setattr(self, key, module)
             self.layer_keys.append(key)
 
@@ -63,11 +61,7 @@ class Sequential(Module):
         setattr(self, self.layer_keys[index], module)
 
     def __delitem__(self, index: int | slice) -> None:
-        keys = (
-            self.layer_keys[index]
-            if isinstance(index, slice)
-            else [self.layer_keys[index]]
-        )
+        keys = self.layer_keys[index] if isinstance(index, slice) else [self.layer_keys[index]]
         for key in keys:
             delattr(self, key)
             self.layer_keys.remove(key)

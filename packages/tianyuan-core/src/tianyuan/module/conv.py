@@ -83,9 +83,7 @@ class _ConvNd(Module):
             init.zeros_(self.bias)
 
     def _module_info_string(self) -> str:
-        text = (
-            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"
-        )
+        text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"
         for name, usual in (
             ("stride", 1),
             ("padding", 0),
@@ -122,9 +120,7 @@ class Conv1d(_ConvNd):
     ) -> None:
         self.conv_mode = conv_mode
         self.compute_mode = compute_mode
-        self.padding_mode = choice(
-            "Conv1d", "padding_mode", padding_mode, _PADDING_MODES
-        )
+        self.padding_mode = choice("Conv1d", "padding_mode", padding_mode, _PADDING_MODES)
         super().__init__(
             in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias,
             **kwargs,
@@ -182,9 +178,7 @@ class Conv2d(_ConvNd):
     ) -> None:
         self.conv_mode = conv_mode
         self.compute_mode = compute_mode
-        self.padding_mode = choice(
-            "Conv2d", "padding_mode", padding_mode, _PADDING_MODES
-        )
+        self.padding_mode = choice("Conv2d", "padding_mode", padding_mode, _PADDING_MODES)
         super().__init__(
             in_channels,
             out_channels,
@@ -202,9 +196,7 @@ class Conv2d(_ConvNd):
         padding = self.padding
         if self.padding_mode != "zeros":
             (top, left), padding = padding, (0, 0)
-            inp = F.nn.pad(
-                inp, ((0, 0), (0, 0), (top, top), (left, left)), self.padding_mode
-            )
+            inp = F.nn.pad(inp, ((0, 0), (0, 0), (top, top), (left, left)), self.padding_mode)
         result: Tensor = F.nn.conv2d(
             inp, weight, bias, self.stride, padding, self.dilation, self.groups,
             self.conv_mode, self.compute_mode,
@@ -236,11 +228,7 @@ class Conv3d(_ConvNd):
         conv_mode: str = "cross_correlation",
     ) -> None:
         self.conv_mode = conv_mode
-        size = (
-            kernel_size
-            if isinstance(kernel_size, (tuple, list))
-            else (kernel_size,) * 3
-        )
+        size = kernel_size if isinstance(kernel_size, (tuple, list)) else (kernel_size,) * 3
         super().__init__(
             in_channels,
             out_channels,

@@ -66,9 +66,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     if nonlinearity == "leaky_relu":
         slope = 0.01 if param is None else param
         if isinstance(slope, bool) or not isinstance(slope, (int, float)):
-            raise AttrError(
-                f"calculate_gain: slope of leaky_relu is not a number, got {param!r}"
-            )
+            raise AttrError(f"calculate_gain: slope of leaky_relu is not a number, got {param!r}")
         return math.sqrt(2.0 / (1 + slope**2))
     raise AttrError(
         f"calculate_gain: unknown nonlinearity, got {nonlinearity!r}, expected one of "
@@ -118,9 +116,7 @@ def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> None:
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> None:
     """Draw from N(0, gain^2 * 2 / (fan_in + fan_out)); Glorot and Bengio 2010."""
-    normal_(
-        tensor, 0.0, gain * math.sqrt(2.0 / sum(calculate_fan_in_and_fan_out(tensor)))
-    )
+    normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(calculate_fan_in_and_fan_out(tensor))))
 
 
 def msra_uniform_(
@@ -133,9 +129,7 @@ def msra_uniform_(
         mode: ``fan_in`` keeps variance in the forward pass, ``fan_out`` in the backward pass.
         nonlinearity: what follows the weight; see ``calculate_gain``.
     """
-    std = calculate_gain(nonlinearity, a) / math.sqrt(
-        calculate_correct_fan(tensor, mode)
-    )
+    std = calculate_gain(nonlinearity, a) / math.sqrt(calculate_correct_fan(tensor, mode))
     bound = math.sqrt(3.0) * std
     uniform_(tensor, -bound, bound)
 
@@ -144,7 +138,5 @@ def msra_normal_(
     tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> None:
     """Draw from N(0, gain^2 / fan); He et al. 2015. Arguments as for ``msra_uniform_``."""
-    std = calculate_gain(nonlinearity, a) / math.sqrt(
-        calculate_correct_fan(tensor, mode)
-    )
+    std = calculate_gain(nonlinearity, a) / math.sqrt(calculate_correct_fan(tensor, mode))
     normal_(tensor, 0.0, std)

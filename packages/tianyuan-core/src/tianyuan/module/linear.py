@@ -52,9 +52,7 @@ class Linear(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (..., in_features) to (..., out_features)."""
-        result: Tensor = F.nn.linear(
-            x, self.weight, self.bias, compute_mode=self.compute_mode
-        )
+        result: Tensor = F.nn.linear(x, self.weight, self.bias, compute_mode=self.compute_mode)
         return result
 
     def _module_info_string(self) -> str:
@@ -153,9 +151,7 @@ class Embedding(Module):
         )
 
     def _module_info_string(self) -> str:
-        return (
-            f"num_embeddings={self.num_embeddings}, embedding_dim={self.embedding_dim}"
-        )
+        return f"num_embeddings={self.num_embeddings}, embedding_dim={self.embedding_dim}"
 
 
 class Dropout(Module):

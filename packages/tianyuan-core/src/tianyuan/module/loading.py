@@ -27,16 +27,10 @@ def load(
     for name, tensor in tensors.items():
         value = source(name, tensor) if callable(source) else source.get(name)
         if value is not None:
-            found[name] = (
-                value.numpy() if isinstance(value, Tensor) else np.asarray(value)
-            )
+            found[name] = value.numpy() if isinstance(value, Tensor) else np.asarray(value)
     # A function that gives None leaves that tensor alone; a dict that lacks a name misses it.
-    missing = (
-        [] if callable(source) else [name for name in tensors if name not in found]
-    )
-    unexpected = (
-        [] if callable(source) else [name for name in source if name not in tensors]
-    )
+    missing = [] if callable(source) else [name for name in tensors if name not in found]
+    unexpected = [] if callable(source) else [name for name in source if name not in tensors]
     misshaped = [
         f"{name} got {format_shape(value.shape)}, expected {format_shape(tensors[name].shape)}"
         for name, value in found.items()
@@ -67,6 +61,5 @@ def _check(
     ]
     if problems:
         raise StateDictError(
-            f"{owner}.load_state_dict: the state dict does not fit, got "
-            + "; ".join(problems)
+            f"{owner}.load_state_dict: the state dict does not fit, got " + "; ".join(problems)
         )

@@ -256,9 +256,7 @@ class Module(metaclass=ABCMeta):
             StateDictError: names everything missing, unexpected or of another shape; nothing has
                 been changed then.
         """
-        return load(
-            type(self).__name__, dict(self._state_tensors()), state_dict, strict
-        )
+        return load(type(self).__name__, dict(self._state_tensors()), state_dict, strict)
 
     def _module_info_string(self) -> str:
         """Return what a subclass wants its printed form to say."""
@@ -294,7 +292,5 @@ def _substituted(value: Any, old: Tensor, new: Tensor) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(_substituted(item, old, new) for item in value)
     if isinstance(value, dict):
-        return type(value)(
-            (name, _substituted(item, old, new)) for name, item in value.items()
-        )
+        return type(value)((name, _substituted(item, old, new)) for name, item in value.items())
     return value

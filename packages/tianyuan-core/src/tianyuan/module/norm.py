@@ -58,12 +58,8 @@ class _BatchNorm(Module):
         shape = (1, num_features, 1, 1)
         self.weight = Parameter(np.ones(shape, np.float32)) if affine else None
         self.bias = Parameter(np.zeros(shape, np.float32)) if affine else None
-        self.running_mean = (
-            Tensor(np.zeros(shape, np.float32)) if track_running_stats else None
-        )
-        self.running_var = (
-            Tensor(np.ones(shape, np.float32)) if track_running_stats else None
-        )
+        self.running_mean = Tensor(np.zeros(shape, np.float32)) if track_running_stats else None
+        self.running_var = Tensor(np.ones(shape, np.float32)) if track_running_stats else None
 
     def reset_running_stats(self) -> None:
         """Set the running mean to zero and the running variance to one."""
@@ -89,7 +85,8 @@ class _BatchNorm(Module):
     def forward(self, inp: Tensor) -> Tensor:
         """Return the normalised input, of its shape."""
         self._check_rank(inp)
-        weight, bias = self.weight, self.bias
+        weight: Tensor | None = self.weight
+        bias: Tensor | None = self.bias
         if self.freeze and weight is not None and bias is not None:
             weight, bias = weight.detach(), bias.detach()
         # Read in any case, so that a trace of a frozen module too follows train() and eval().
@@ -144,17 +141,11 @@ class LayerNorm(Module):
     ) -> None:
         super().__init__(**kwargs)
         given = normalized_shape
-        self.normalized_shape = (
-            tuple(given) if isinstance(given, (tuple, list)) else (given,)
-        )
+        self.normalized_shape = tuple(given) if isinstance(given, (tuple, list)) else (given,)
         self.eps = eps
         self.affine = affine
-        self.weight = (
-            Parameter(np.ones(self.normalized_shape, np.float32)) if affine else None
-        )
-        self.bias = (
-            Parameter(np.zeros(self.normalized_shape, np.float32)) if affine else None
-        )
+        self.weight = Parameter(np.ones(self.normalized_shape, np.float32)) if affine else None
+        self.bias = Parameter(np.zeros(self.normalized_shape, np.float32)) if affine else None
 
     def reset_parameters(self) -> None:
         """Set weight to one and bias to zero."""
@@ -248,9 +239,7 @@ class InstanceNorm(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the normalised input, of its shape."""
-        result: Tensor = F.nn.instance_norm(
-            x, self.affine, self.weight, self.bias, self.eps
-        )
+        result: Tensor = F.nn.instance_norm(x, self.affine, self.weight, self.bias, self.eps)
         return result
 
     def _module_info_string(self) -> str:
@@ -280,16 +269,11 @@ class GeneralNorm(Module):
     ) -> None:
         super().__init__(**kwargs)
         axes = normalized_axis
-        self.normalized_axis = (
-            tuple(axes) if isinstance(axes, (tuple, list)) else (axes,)
-        )
+        self.normalized_axis = tuple(axes) if isinstance(axes, (tuple, list)) else (axes,)
         shape = normalized_shape
-        self.normalized_shape = (
-            tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
-        )
+        self.normalized_shape = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
         if affine and (
-            None in self.normalized_shape
-            or len(self.normalized_shape) != len(self.normalized_axis)
+            None in self.normalized_shape or len(self.normalized_shape) != len(self.normalized_axis)
         ):
             raise AttrError(
                 "GeneralNorm: normalized_shape does not fit the axes, got "
@@ -297,12 +281,8 @@ class GeneralNorm(Module):
             )
         self.eps = eps
         self.affine = affine
-        self.weight = (
-            Parameter(np.ones(self.normalized_shape, np.float32)) if affine else None
-        )
-        self.bias = (
-            Parameter(np.zeros(self.normalized_shape, np.float32)) if affine else None
-        )
+        self.weight = Parameter(np.ones(self.normalized_shape, np.float32)) if affine else None
+        self.bias = Parameter(np.zeros(self.normalized_shape, np.float32)) if affine else None
 
     def reset_parameters(self) -> None:
         """Set weight to one and bias to zero."""

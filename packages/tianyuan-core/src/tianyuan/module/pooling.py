@@ -34,9 +34,7 @@ class MaxPool2d(Module):
 
     def forward(self, inp: Tensor) -> Tensor:
         """Return (N, C, floor((H + 2 p - k) / s) + 1, ...)."""
-        result: Tensor = F.nn.max_pool2d(
-            inp, self.kernel_size, self.stride, self.padding
-        )
+        result: Tensor = F.nn.max_pool2d(inp, self.kernel_size, self.stride, self.padding)
         return result
 
     def _module_info_string(self) -> str:

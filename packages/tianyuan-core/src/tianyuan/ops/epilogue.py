@@ -41,7 +41,7 @@ def check_epilogue(op: str, specs: Specs, attrs: Any, result: TensorSpec, channe
             f"has_bias={attrs.has_bias}, has_residual={attrs.has_residual}"
         )
     expect_same_dtype(op, specs)
-    wanted = [("bias", (channels,))] if attrs.has_bias else []
+    wanted: list[tuple[str, shapes.Shape]] = [("bias", (channels,))] if attrs.has_bias else []
     wanted += [("residual", result.shape)] if attrs.has_residual else []
     for (what, shape), spec in zip(wanted, specs[2:], strict=True):
         if tuple(map(int, spec.shape)) != tuple(map(int, shape)):

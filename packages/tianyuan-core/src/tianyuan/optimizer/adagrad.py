@@ -100,16 +100,12 @@ class Adadelta(Optimizer):
         eps: float = 1e-6,
         weight_decay: float = 0.0,
     ) -> None:
-        super().__init__(
-            params, {"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay}
-        )
+        super().__init__(params, {"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay})
 
     def _check_group(self, group: Group) -> None:
         super()._check_group(group)
         if not 0.0 <= group["rho"] <= 1.0:
-            raise AttrError(
-                f"Adadelta: rho is out of range, got {group['rho']}, expected 0 to 1"
-            )
+            raise AttrError(f"Adadelta: rho is out of range, got {group['rho']}, expected 0 to 1")
 
     def _create_state(self, param: Tensor, group: Group) -> dict[str, Tensor]:
         return {"square_avg": zeros_like(param), "acc_delta": zeros_like(param)}
@@ -127,7 +123,5 @@ class Adadelta(Optimizer):
         squares = state["square_avg"] * rho + SQUARE(grad) * (1.0 - rho)
         change = grad * SQRT(state["acc_delta"] + eps) / SQRT(squares + eps)
         param._reset(param - change * lr.cast(param.dtype))
-        state["acc_delta"]._reset(
-            state["acc_delta"] * rho + SQUARE(change) * (1.0 - rho)
-        )
+        state["acc_delta"]._reset(state["acc_delta"] * rho + SQUARE(change) * (1.0 - rho))
         state["square_avg"]._reset(squares)

@@ -44,9 +44,7 @@ class Adam(Optimizer):
 
     def _check_group(self, group: Group) -> None:
         super()._check_group(group)
-        if len(group["betas"]) != 2 or not all(
-            0.0 <= beta < 1.0 for beta in group["betas"]
-        ):
+        if len(group["betas"]) != 2 or not all(0.0 <= beta < 1.0 for beta in group["betas"]):
             raise AttrError(
                 f"{type(self).__name__}: betas are out of range, got {group['betas']}, "
                 "expected two in [0, 1)"

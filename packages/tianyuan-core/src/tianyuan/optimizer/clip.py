@@ -10,9 +10,7 @@ from ..imperative.tensor import Tensor
 from .optimizer import parameters_of
 
 
-def clip_grad_norm(
-    tensors: Tensor | Iterable[Tensor], max_norm: float, ord: float = 2.0
-) -> Tensor:
+def clip_grad_norm(tensors: Tensor | Iterable[Tensor], max_norm: float, ord: float = 2.0) -> Tensor:
     """Scale all gradients so that their joint norm is at most ``max_norm``; return the norm.
 
     Args:
@@ -24,9 +22,7 @@ def clip_grad_norm(
         AttrError: where the bound is negative.
     """
     if not max_norm >= 0:
-        raise AttrError(
-            f"clip_grad_norm: max_norm is out of range, got {max_norm}, expected >= 0"
-        )
+        raise AttrError(f"clip_grad_norm: max_norm is out of range, got {max_norm}, expected >= 0")
     found = [tensor for tensor in parameters_of(tensors) if tensor.grad is not None]
     if not found:
         return Tensor(0.0)
@@ -39,18 +35,14 @@ def clip_grad_norm(
     return norm
 
 
-def clip_grad_value(
-    tensors: Tensor | Iterable[Tensor], lower: float, upper: float
-) -> None:
+def clip_grad_value(tensors: Tensor | Iterable[Tensor], lower: float, upper: float) -> None:
     """Bound every element of all gradients to [lower, upper].
 
     Raises:
         AttrError: where ``lower`` exceeds ``upper``.
     """
     if not lower <= upper:
-        raise AttrError(
-            f"clip_grad_value: bounds are reversed, got {lower} and {upper}"
-        )
+        raise AttrError(f"clip_grad_value: bounds are reversed, got {lower} and {upper}")
     for tensor in parameters_of(tensors):
         if tensor.grad is not None:
             tensor.grad = F.clip(tensor.grad, lower, upper)

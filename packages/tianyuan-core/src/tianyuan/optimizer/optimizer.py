@@ -38,10 +38,10 @@ class Optimizer(metaclass=ABCMeta):
         self.defaults = defaults
         self.param_groups: list[Group] = []
         self._state: dict[Tensor, dict[str, Tensor]] = {}
-        given = [params] if isinstance(params, (Tensor, dict)) else list(params)
+        given: list[Any] = [params] if isinstance(params, (Tensor, dict)) else list(params)
         if not given:
             raise AttrError("Optimizer: got no parameters")
-        groups = given if isinstance(given[0], dict) else [{"params": given}]
+        groups: list[Group] = given if isinstance(given[0], dict) else [{"params": given}]
         for group in groups:
             self.add_param_group(group)
 
@@ -64,9 +64,7 @@ class Optimizer(metaclass=ABCMeta):
                     f"Optimizer: not a parameter, got {type(param).__name__}, expected Parameter"
                 )
             if param in known:
-                raise AttrError(
-                    "Optimizer: a parameter stands twice, got " + _describe(param)
-                )
+                raise AttrError("Optimizer: a parameter stands twice, got " + _describe(param))
             known.add(param)
         group = {**self.defaults, **param_group, "params": params}
         missing = [name for name, value in group.items() if value is None]
@@ -117,9 +115,7 @@ class Optimizer(metaclass=ABCMeta):
             for param in group["params"]:
                 grad = param.grad
                 if grad is not None:
-                    self._update(
-                        param, grad.cast(param.dtype), self._state[param], group, lr
-                    )
+                    self._update(param, grad.cast(param.dtype), self._state[param], group, lr)
         return self
 
     def clear_grad(self) -> Optimizer:
@@ -131,9 +127,7 @@ class Optimizer(metaclass=ABCMeta):
 
     def zero_grad(self) -> Optimizer:
         """Forget every parameter's gradient, under PyTorch's name."""
-        warnings.warn(
-            "zero_grad is deprecated, use clear_grad", DeprecationWarning, stacklevel=2
-        )
+        warnings.warn("zero_grad is deprecated, use clear_grad", DeprecationWarning, stacklevel=2)
         return self.clear_grad()
 
     def state_dict(self, keep_var: bool = False) -> dict[str, Any]:
@@ -149,8 +143,7 @@ class Optimizer(metaclass=ABCMeta):
         ]
         states = {
             numbers[param]: {
-                name: value if keep_var else value.numpy()
-                for name, value in state.items()
+                name: value if keep_var else value.numpy() for name, value in state.items()
             }
             for param, state in self._state.items()
         }
@@ -168,9 +161,7 @@ class Optimizer(metaclass=ABCMeta):
             tensor = self._state[param][name]
             tensor._reset(Tensor(value, dtype=tensor.dtype, device=tensor.device))
         for group, given in zip(self.param_groups, state["param_groups"], strict=True):
-            group.update(
-                {name: value for name, value in given.items() if name != "params"}
-            )
+            group.update({name: value for name, value in given.items() if name != "params"})
 
     def _match(self, state: dict[str, Any]) -> dict[tuple[Tensor, str], np.ndarray]:
         """Return the arrays of a state dict by parameter and name, after all checks."""
@@ -192,21 +183,14 @@ class Optimizer(metaclass=ABCMeta):
                     )
                     continue
                 for name, value in values.items():
-                    array = (
-                        value.numpy()
-                        if isinstance(value, Tensor)
-                        else np.asarray(value)
-                    )
+                    array = value.numpy() if isinstance(value, Tensor) else np.asarray(value)
                     want = tuple(map(int, self._state[param][name].shape))
                     if array.shape != want:
-                        problems.append(
-                            f"{number}.{name} got {array.shape}, expected {want}"
-                        )
+                        problems.append(f"{number}.{name} got {array.shape}, expected {want}")
                     found[param, name] = array
         if problems:
             raise StateDictError(
-                f"{type(self).__name__}.load_state_dict: states do not fit: "
-                + "; ".join(problems)
+                f"{type(self).__name__}.load_state_dict: states do not fit: " + "; ".join(problems)
             )
         return found
 

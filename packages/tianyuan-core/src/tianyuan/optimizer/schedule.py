@@ -96,9 +96,7 @@ class MultiStepLR(LRScheduler):
     ) -> None:
         self.milestones = list(milestones)
         if self.milestones != sorted(self.milestones):
-            raise AttrError(
-                f"MultiStepLR: milestones must ascend, got {self.milestones}"
-            )
+            raise AttrError(f"MultiStepLR: milestones must ascend, got {self.milestones}")
         self.gamma = gamma
         super().__init__(optimizer, current_epoch)
 

@@ -73,7 +73,8 @@ def _fold(columns: np.ndarray, shape: Ints, kernel: Ints, attrs: Any, positions:
 def _channels_first(array: np.ndarray, groups: int) -> np.ndarray:
     """Lay (N, C, OH, OW) out as (groups, C/groups, N * OH * OW)."""
     n, c, h, w = array.shape
-    return array.swapaxes(0, 1).reshape(groups, c // groups, n * h * w)
+    flat: np.ndarray = array.swapaxes(0, 1).reshape(groups, c // groups, n * h * w)
+    return flat
 
 
 def _convolve(x: np.ndarray, w: np.ndarray, attrs: Any, out: np.ndarray) -> None:
@@ -189,7 +190,7 @@ def _cost(call: Call) -> float:
         unfolded = x.shape[0] * x.shape[1] * size[0] * size[1]
         products = call.outputs[0].size * w.shape[1]
     taps = kernel[0] * kernel[1]
-    return 2.0 * products * taps / 2e10 + 8.0 * unfolded * taps / 2e9 + 1e-5
+    return float(2.0 * products * taps / 2e10 + 8.0 * unfolded * taps / 2e9 + 1e-5)
 
 
 _FLOATS = ("float16|bfloat16|float32|float64",)

@@ -109,7 +109,8 @@ def _divisor(attrs: Any, size: Ints, positions: Ints, dtype: np.dtype) -> np.nda
         start = np.arange(positions[axis]) * attrs.stride[axis] - attrs.padding[axis]
         stop = np.minimum(start + attrs.kernel[axis], size[axis])
         counts.append((stop - np.maximum(start, 0)).astype(dtype))
-    return np.multiply.outer(*counts)
+    result: np.ndarray = counts[0][:, None] * counts[1]
+    return result
 
 
 def _avg_pool(

@@ -73,7 +73,7 @@ def _fused() -> Iterator[Case]:
 def _fused_case(
     size: tuple[int, int, int], attrs: MatmulFused, dtype: str, grad: tuple[int, ...] = ()
 ) -> Case:
-    inputs = _pair(size, attrs, dtype)
+    inputs: tuple[Source, ...] = _pair(size, attrs, dtype)
     inputs += (real(size[2:], dtype),) if attrs.has_bias else ()
     inputs += (real((size[0], size[2]), dtype),) if attrs.has_residual else ()
     # The decomposition rounds after each of its ops, a kernel once.
