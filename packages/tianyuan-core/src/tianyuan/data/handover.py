@@ -8,8 +8,9 @@ Only the segment's layout goes through the pipe, which therefore never fills up.
 from __future__ import annotations
 
 import pickle
-from contextlib import closing, suppress
+from contextlib import closing
 from multiprocessing import resource_tracker, shared_memory
+from pathlib import Path
 from typing import Any
 
 _ALIGNMENT = 64
@@ -57,7 +58,13 @@ def _memory(segment: shared_memory.SharedMemory) -> memoryview:
 
 def discard(name: str) -> None:
     """Remove a segment if it exists."""
-    with suppress(FileNotFoundError):
+    try:
         segment = shared_memory.SharedMemory(name)
+    except FileNotFoundError:
+        return
+    except ValueError:
+        # Its worker died between making it and giving it a size, before the tracker knew it.
+        Path("/dev/shm", name).unlink(missing_ok=True)
+    else:
         segment.close()
         segment.unlink()

@@ -83,7 +83,7 @@ def pad(input: np.ndarray, size: int | Sequence[int], value: float | Sequence[fl
 
 def border(size: int | Sequence[int]) -> tuple[int, int, int, int]:
     """Return (top, bottom, left, right) for one width, (vertical, horizontal) or all four."""
-    given = [size] if isinstance(size, (int, np.integer)) else list(size)
+    given = list(size) if isinstance(size, (Sequence, np.ndarray)) else [size]
     if len(given) not in (1, 2, 4) or not all(
         isinstance(v, (int, np.integer)) and v >= 0 for v in given
     ):
@@ -124,9 +124,9 @@ def resize(input: np.ndarray, size: Sequence[int], interpolation: int = INTER_LI
     if input.dtype not in (np.uint8, np.float32):
         raise ValueError(f"resize: dtype is wrong, got {input.dtype}, expected uint8 or float32")
     if (height, width) == input.shape[:2]:
-        return input.copy()
+        return np.array(input)
     resized = _resizer()(input, height, width, interpolation)
-    return resized.reshape(height, width, *input.shape[2:])
+    return np.asarray(resized).reshape(height, width, *input.shape[2:])
 
 
 def _resizer() -> Callable[[np.ndarray, int, int, int], np.ndarray]:

@@ -16,7 +16,7 @@ Order = Sequence[str] | None
 
 
 def _pair(name: str, size: Size) -> tuple[int, int]:
-    pair = (size, size) if isinstance(size, (int, np.integer)) else tuple(size)
+    pair = tuple(size) if isinstance(size, (Sequence, np.ndarray)) else (size, size)
     if len(pair) != 2 or not all(isinstance(v, (int, np.integer)) and v > 0 for v in pair):
         raise ValueError(f"{name}: output_size is wrong, got {size!r}, expected integers above 0")
     return int(pair[0]), int(pair[1])
@@ -284,7 +284,7 @@ class _RandomFlip(VisionTransform):
     def _apply_coords(self, coords: np.ndarray) -> np.ndarray:
         if not self._flipped:
             return coords
-        moved = coords.copy()
+        moved = np.array(coords)
         moved[:, self._coordinate] = self._length - coords[:, self._coordinate]
         return moved
 

@@ -1,0 +1,490 @@
+"""The loader: the same batches whoever makes them, and no process or memory left behind."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tianyuan.data import (
+    Collator,
+    DataLoader,
+    Infinite,
+    RandomSampler,
+    SequentialSampler,
+    StreamSampler,
+    get_worker_info,
+    handover,
+)
+from tianyuan.data.dataset import ArrayDataset, Dataset, StreamDataset
+from tianyuan.data.transform import Transform
+
+DEADLINE = 5.0  # seconds within which a broken epoch must have ended
+
+
+def _segments() -> set[str]:
+    return {name for name in os.listdir("/dev/shm") if name.startswith(f"ty_{os.getpid()}_")}
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    yield
+    gc.collect()
+    assert multiprocessing.active_children() == []
+    assert _segments() == set()
+
+
+class _Arrays(Dataset):
+    """Samples with arrays of several dtypes, text and numbers."""
+
+    def __init__(self, length: int = 23) -> None:
+        super().__init__()
+        self.length = length
+
+    def __getitem__(self, index: int) -> Any:
+        return {
+            "image": np.full((3, 5), index, np.float32),
+            "label": index,
+            "flag": np.array(index % 2 == 0),
+            "name": f"sample {index}",
+            "empty": np.zeros((0, 2), np.int8),
+        }
+
+    def __len__(self) -> int:
+        return self.length
+
+
+class _Calling(Dataset):
+    """Call a function for each sample."""
+
+    def __init__(self, call: Callable[[int], Any], length: int = 40) -> None:
+        super().__init__()
+        self.call, self.length = call, length
+
+    def __getitem__(self, index: int) -> Any:
+        return self.call(index)
+
+    def __len__(self) -> int:
+        return self.length
+
+
+class _Stream(StreamDataset):
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        share = range(11) if info is None else range(info.idx, 11, info.worker)
+        return iter([(np.array([k]), k) for k in share])
+
+
+def _equal(a: Any, b: Any) -> None:
+    assert type(a) is type(b)
+    if isinstance(a, dict):
+        assert a.keys() == b.keys()
+        for key in a:
+            _equal(a[key], b[key])
+    elif isinstance(a, np.ndarray):
+        np.testing.assert_array_equal(a, b, strict=True)
+    else:
+        assert a == b
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 3, 8])
+def test_batches_do_not_depend_on_workers(workers: int) -> None:
+    dataset = _Arrays()
+    loader = DataLoader(dataset, SequentialSampler(dataset, 4), num_workers=workers)
+    assert len(loader) == 6
+    for _ in range(2):
+        batches = list(loader)
+        assert len(batches) == 6
+        for number, batch in enumerate(batches):
+            _equal(batch, Collator().apply([dataset[i] for i in range(23)[4 * number :][:4]]))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_defaults_and_random_order(workers: int) -> None:
+    dataset = ArrayDataset(np.arange(6.0), np.arange(6))
+    batches = list(DataLoader(dataset, num_workers=workers))
+    assert [b[1].tolist() for b in batches] == [[k] for k in range(6)]
+    assert isinstance(batches[0], tuple) and batches[0][0].dtype == np.float64
+    loader = DataLoader(dataset, RandomSampler(dataset, 4, seed=9), num_workers=workers)
+    wanted = RandomSampler(dataset, 4, seed=9)
+    for _ in range(2):
+        assert [b[1].tolist() for b in loader] == list(wanted)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_transform_and_collator(workers: int) -> None:
+    class Negate(Transform):
+        def apply(self, input: Any) -> Any:
+            return -input[0], input[1]
+
+    class Total(Collator):
+        def apply(self, inputs: Any) -> Any:
+            return sum(sample[0] for sample in inputs)
+
+    dataset = ArrayDataset(np.arange(6), np.arange(6))
+    loader = DataLoader(
+        dataset, SequentialSampler(dataset, 3), Negate(), Total(), num_workers=workers
+    )
+    assert list(loader) == [-3, -12]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_are_writable_and_apart(workers: int) -> None:
+    dataset = ArrayDataset(np.arange(8))
+    first, second = DataLoader(dataset, SequentialSampler(dataset, 4), num_workers=workers)
+    first[0][:] = -1
+    assert second[0].tolist() == [4, 5, 6, 7] and dataset.arrays[0].tolist() == list(range(8))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_stream(workers: int) -> None:
+    loader = DataLoader(_Stream(), StreamSampler(4), num_workers=workers)
+    for _ in range(2):
+        labels = [batch[1].tolist() for batch in loader]
+        assert labels == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
+    assert len(list(DataLoader(_Stream(), num_workers=workers))) == 11
+    with pytest.raises(TypeError):
+        len(loader)
+
+
+def test_parallel_stream_takes_from_the_workers_in_turn() -> None:
+    loader = DataLoader(_Stream(), StreamSampler(2), num_workers=3, parallel_stream=True)
+    wanted = [[0, 3], [1, 4], [2, 5], [6, 9], [7, 10], [8]]
+    assert [batch[1].tolist() for batch in loader] == wanted
+
+
+def test_worker_info_and_seeds() -> None:
+    def tell(index: int) -> Any:
+        info = get_worker_info()
+        assert info is not None and isinstance(info.dataset, _Calling)
+        return info.idx, info.worker, info.seed, os.getpid(), np.random.randint(2**31)
+
+    dataset = _Calling(tell, 8)
+    runs = []
+    for _ in range(2):
+        np.random.seed(4)
+        batches = DataLoader(dataset, SequentialSampler(dataset, 2), num_workers=2)
+        runs.append([[field.tolist() for field in batch] for batch in batches])
+    first, again = runs
+    assert [batch[0] for batch in first] == [[0, 0], [1, 1], [0, 0], [1, 1]]
+    assert first[0][1] == [2, 2] and first[1][2][0] == first[0][2][0] + 1
+    assert len({pid for batch in first for pid in batch[3]} | {os.getpid()}) == 3
+    draws = [draw for batch in first for draw in batch[4]]
+    assert len(set(draws)) == 8
+    assert draws == [draw for batch in again for draw in batch[4]]
+    assert get_worker_info() is None
+
+
+def test_infinite_sampler_and_dropping_the_iterator() -> None:
+    dataset = _Arrays(5)
+    batches = iter(DataLoader(dataset, Infinite(SequentialSampler(dataset, 2)), num_workers=2))
+    labels = [next(batches)["label"].tolist() for _ in range(5)]
+    assert labels == [[0, 1], [2, 3], [4], [0, 1], [2, 3]]
+    assert len(multiprocessing.active_children()) == 2
+    del batches
+    gc.collect()
+    assert multiprocessing.active_children() == []
+
+
+def test_two_passes_at_once() -> None:
+    dataset = ArrayDataset(np.arange(6))
+    loader = DataLoader(dataset, num_workers=2)
+    for one, two in zip(loader, loader, strict=True):
+        assert one[0].tolist() == two[0].tolist()
+
+
+def test_large_batches_pass() -> None:
+    dataset = _Calling(lambda index: (np.full(2_000_000, index, np.uint8), "x" * 200_000), 9)
+    loader = DataLoader(dataset, SequentialSampler(dataset, 2), num_workers=2)
+    for number, (images, texts) in enumerate(loader):
+        assert (images == (2 * number + np.arange(len(texts)))[:, np.newaxis]).all()
+        assert all(text == "x" * 200_000 for text in texts)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_many_indices_in_a_batch(workers: int) -> None:
+    dataset = ArrayDataset(np.arange(300_000))
+    loader = DataLoader(dataset, SequentialSampler(dataset, 50_000), num_workers=workers)
+    assert [int(batch[0].sum()) for batch in loader] == [
+        sum(range(start, start + 50_000)) for start in range(0, 300_000, 50_000)
+    ]
+
+
+# Failures
+
+
+def _ends(loader: DataLoader) -> RuntimeError:
+    started = time.monotonic()
+    batches = iter(loader)
+    with pytest.raises(RuntimeError) as caught:
+        list(batches)
+    assert time.monotonic() - started < DEADLINE
+    assert multiprocessing.active_children() == []
+    with pytest.raises(StopIteration):
+        next(batches)
+    return caught.value
+
+
+def _raise_at(wanted: int) -> Callable[[int], Any]:
+    def call(index: int) -> Any:
+        if index == wanted:
+            raise KeyError(f"no sample of number {index}")
+        return index
+
+    return call
+
+
+def test_a_sample_that_raises_here() -> None:
+    with pytest.raises(KeyError, match="number 7"):
+        list(DataLoader(_Calling(_raise_at(7))))
+
+
+@pytest.mark.parametrize("at", [0, 7, 39])
+def test_a_worker_that_raises(at: int) -> None:
+    error = _ends(DataLoader(_Calling(_raise_at(at)), num_workers=3))
+    assert f"batch {at} failed in worker {at % 3}" in str(error)
+    assert "in call" in str(error) and f"KeyError: 'no sample of number {at}'" in str(error)
+
+
+def test_stop_iteration_of_a_sample_is_an_error() -> None:
+    error = _ends(DataLoader(_Calling(lambda index: next(iter(()))), num_workers=2))
+    assert "StopIteration" in str(error)
+
+
+def test_a_batch_that_cannot_be_pickled() -> None:
+    class Keep(Collator):
+        def apply(self, inputs: Any) -> Any:
+            return lambda: inputs
+
+    dataset = ArrayDataset(np.arange(4))
+    error = _ends(DataLoader(dataset, collator=Keep(), num_workers=2))
+    assert "failed in worker" in str(error) and "pickle" in str(error).lower()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_worker_that_is_killed(how: signal.Signals) -> None:
+    def call(index: int) -> Any:
+        if index == 6:
+            os.kill(os.getpid(), how)
+            time.sleep(60)
+        return np.zeros(1000)
+
+    error = _ends(DataLoader(_Calling(call), num_workers=2))
+    assert f"died, got {how.name}" in str(error)
+
+
+def test_a_killed_worker_is_noticed_while_another_is_awaited() -> None:
+    def call(index: int) -> Any:
+        if index == 1:
+            os._exit(3)
+        if index == 0:
+            time.sleep(60)
+        return index
+
+    error = _ends(DataLoader(_Calling(call), num_workers=2))
+    assert "worker 1" in str(error) and "exit code 3" in str(error)
+
+
+def test_what_a_dead_worker_left_is_removed() -> None:
+    # Half-made: the name exists, the size is not yet set.
+    name = f"ty_{os.getpid()}_half"
+    Path("/dev/shm", name).touch()
+    handover.discard(name)
+    assert not Path("/dev/shm", name).exists()
+    handover.discard(name)
+    # Made, but never handed over.
+    handover.pack(np.zeros(10), name)
+    handover.discard(name)
+    assert not Path("/dev/shm", name).exists()
+
+
+def test_timeout() -> None:
+    def call(index: int) -> Any:
+        if index == 3:
+            time.sleep(60)
+        return index
+
+    error = _ends(DataLoader(_Calling(call), num_workers=2, timeout=1))
+    assert "batch 3 took too long" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"num_workers": -1}, ValueError, "num_workers"),
+        ({"num_workers": 1.0}, ValueError, "num_workers"),
+        ({"timeout": -1}, ValueError, "timeout"),
+        ({"sampler": [[0]]}, TypeError, "got list, expected a Sampler"),
+        ({"sampler": StreamSampler()}, TypeError, "expected a sampler of indices"),
+        ({"parallel_stream": True}, ValueError, "parallel_stream"),
+        ({"dataset": 3}, TypeError, "got int, expected a Dataset"),
+        ({"dataset": _Stream(), "sampler": SequentialSampler([1])}, TypeError, "StreamSampler"),
+        ({"dataset": _Stream(), "parallel_stream": True}, ValueError, "parallel_stream"),
+    ],
+)
+def test_wrong_arguments(arguments: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        DataLoader(**{"dataset": _Arrays(), **arguments})
+
+
+# Whole processes
+
+
+def _script(tmp_path: Path, body: str) -> subprocess.Popen[str]:
+    path = tmp_path / "script.py"
+    path.write_text(
+        textwrap.dedent(
+            """
+            import os, sys, time
+            import numpy as np
+            from tianyuan.data import DataLoader, SequentialSampler
+            from tianyuan.data.dataset import Dataset
+
+            class Slow(Dataset):
+                def __getitem__(self, index):
+                    time.sleep(0.02)
+                    return np.full(5000, index)
+                def __len__(self):
+                    return 100000
+
+            def main():
+                loader = DataLoader(Slow(), num_workers=2)
+            """
+        )
+        + textwrap.indent(textwrap.dedent(body), "    ")
+        + '\nif __name__ == "__main__":\n    main()\n'
+    )
+    return subprocess.Popen(
+        [sys.executable, str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def _leftovers(pid: int) -> list[str]:
+    """Return segments named after a process, and processes of its session."""
+    found = [name for name in os.listdir("/dev/shm") if name.startswith(f"ty_{pid}_")]
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if int(fields[3]) == pid and fields[0] != "Z":
+                found.append(entry)
+    return found
+
+
+def _nothing_left_of(pid: int) -> None:
+    until = time.monotonic() + DEADLINE
+    while _leftovers(pid) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert _leftovers(pid) == []
+
+
+def test_interrupt(tmp_path: Path) -> None:
+    process = _script(
+        tmp_path,
+        """
+        for number, batch in enumerate(loader):
+            if number == 3:
+                print("running", flush=True)
+        """,
+    )
+    assert process.stdout is not None and process.stdout.readline() == "running\n"
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == -signal.SIGINT
+    assert errors.count("KeyboardInterrupt") == 1  # the workers say nothing
+    _nothing_left_of(process.pid)
+
+
+def test_leaving_with_an_open_iterator(tmp_path: Path) -> None:
+    process = _script(
+        tmp_path,
+        """
+        global batches
+        batches = iter(loader)
+        next(batches)
+        """,
+    )
+    _, errors = process.communicate(timeout=20)
+    assert (process.returncode, errors) == (0, "")
+    _nothing_left_of(process.pid)
+
+
+def test_killed_loader_takes_its_workers_along(tmp_path: Path) -> None:
+    process = _script(
+        tmp_path,
+        """
+        for batch in loader:
+            print("running", flush=True)
+            time.sleep(60)
+        """,
+    )
+    assert process.stdout is not None and process.stdout.readline() == "running\n"
+    process.kill()
+    process.wait(20)
+    _nothing_left_of(process.pid)
+    process.stdout.close()
+    assert process.stderr is not None
+    process.stderr.close()
+
+
+def test_native_threads_before_the_fork(tmp_path: Path) -> None:
+    process = _script(
+        tmp_path,
+        """
+        a = np.ones((700, 700))
+        wanted = float((a @ a).sum())
+
+        class Product(Slow):
+            def __getitem__(self, index):
+                return (a @ a).sum()
+            def __len__(self):
+                return 4
+
+        totals = [float(batch[0]) for batch in DataLoader(Product(), num_workers=2)]
+        assert totals == [wanted] * 4 == [700.0 ** 3] * 4
+        """,
+    )
+    _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (0, "")
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_other_ways_to_start_workers(tmp_path: Path, method: str) -> None:
+    process = _script(
+        tmp_path,
+        f"""
+        import multiprocessing
+        multiprocessing.set_start_method("{method}")
+        batches = iter(loader)
+        assert [int(next(batches)[0, 0]) for _ in range(5)] == list(range(5))
+        """,
+    )
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, "")
+    _nothing_left_of(process.pid)
+
+
+def test_import_is_light() -> None:
+    code = (
+        "import sys, tianyuan.data; "
+        "print(sorted({'torch', 'cv2', 'PIL', 'scipy', 'pandas'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
