@@ -132,11 +132,48 @@ def _simplify(operator: str, left: Expr, right: Expr) -> Expr:
         return right
     if operator in ("*", "//") and right == 1:
         return left
-    if operator == "//" and isinstance(left, tuple) and left[0] == "*" and left[2] == right:
-        return left[1]
-    if operator == "//" and isinstance(left, tuple) and left[0] == "*" and left[1] == right:
-        return left[2]
+    if operator == "*":
+        return _product(_factors(left) + _factors(right))
+    if operator == "//":
+        return _quotient(left, right)
+    if operator == "-" and left == right:
+        return 0
     return (operator, left, right)
+
+
+def _factors(expr: Expr) -> list[Expr]:
+    if isinstance(expr, tuple) and expr[0] == "*":
+        return _factors(expr[1]) + _factors(expr[2])
+    return [expr]
+
+
+def _product(factors: Iterable[Expr]) -> Expr:
+    """Write a product in one form: symbols in a fixed order, then one number."""
+    factors = list(factors)
+    number = math.prod(f for f in factors if isinstance(f, int))
+    rest = sorted((f for f in factors if not isinstance(f, int)), key=repr)
+    if number == 0 or not rest:
+        return number
+    result = rest[0]
+    for factor in rest[1:]:
+        result = ("*", result, factor)
+    return result if number == 1 else ("*", result, number)
+
+
+def _quotient(left: Expr, right: Expr) -> Expr:
+    """Divide exactly where factors cancel, so that no symbol of size zero is divided by."""
+    above, below = _factors(left), _factors(right)
+    for factor in list(below):
+        if not isinstance(factor, int) and factor in above:
+            above.remove(factor)
+            below.remove(factor)
+    number_above = math.prod(f for f in above if isinstance(f, int))
+    number_below = math.prod(f for f in below if isinstance(f, int))
+    if number_below and number_above % number_below == 0:
+        above = [f for f in above if not isinstance(f, int)] + [number_above // number_below]
+        below = [f for f in below if not isinstance(f, int)]
+    top, bottom = _product(above), _product(below)
+    return top if bottom == 1 else ("//", top, bottom)
 
 
 def expr_of(value: int) -> Expr:

@@ -6,6 +6,7 @@ import functools
 import inspect
 import os
 import threading
+import types
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -114,12 +115,11 @@ class trace:
         name = f"_traced_{self._function.__name__}"
         bound = instance.__dict__.get(name)
         if bound is None:
-            bound = self._rebound(functools.partial(self._function, instance))
+            bound = self._rebound(types.MethodType(self._function, instance))
             instance.__dict__[name] = bound
         return bound
 
     def _rebound(self, function: Callable[..., Any]) -> trace:
-        functools.update_wrapper(function, self._function)
         return trace(
             function, capture_as_const=self._capture_as_const, opt_level=self._level,
             dynamic_shapes=self._dynamic,

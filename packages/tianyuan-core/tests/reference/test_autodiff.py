@@ -1,0 +1,183 @@
+"""Gradients by tape: closed forms, higher orders, callbacks, user-defined functions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tianyuan as ty
+import tianyuan.functional as F
+from tianyuan.autodiff import Function, GradManager
+from tianyuan.errors import GradError
+
+
+@pytest.fixture
+def x() -> ty.Parameter:
+    return ty.Parameter(np.array([0.5, -1.0, 2.0], np.float32))
+
+
+def test_gradient_of_a_polynomial(x: ty.Parameter) -> None:
+    gm = GradManager().attach(x)
+    with gm:
+        gm.backward((x * x * x - 2 * x).sum())
+    np.testing.assert_allclose(x.grad.numpy(), 3 * x.numpy() ** 2 - 2, rtol=1e-6)
+
+
+def test_given_output_gradients_weigh_the_outputs(x: ty.Parameter) -> None:
+    gm = GradManager().attach(x)
+    weights = np.array([1.0, 2.0, 3.0], np.float32)
+    with gm:
+        gm.backward([x * 2, F.exp(x)], [ty.Tensor(weights), ty.Tensor(weights)])
+    np.testing.assert_allclose(x.grad.numpy(), weights * (2 + np.exp(x.numpy())), rtol=1e-6)
+
+
+def test_gradients_add_up_until_cleared(x: ty.Parameter) -> None:
+    gm = GradManager().attach(x)
+    for _ in range(3):
+        with gm:
+            gm.backward(x * 2)
+    np.testing.assert_allclose(x.grad.numpy(), [6, 6, 6])
+
+
+def test_an_input_used_twice_gets_the_sum(x: ty.Parameter) -> None:
+    gm = GradManager().attach(x)
+    with gm:
+        gm.backward(x * x + x)
+    np.testing.assert_allclose(x.grad.numpy(), 2 * x.numpy() + 1, rtol=1e-6)
+
+
+def test_broadcast_operands_get_gradients_of_their_own_shape() -> None:
+    a = ty.Parameter(np.ones((2, 3), np.float32))
+    b = ty.Parameter(np.arange(3, dtype=np.float32))
+    gm = GradManager().attach([a, b])
+    with gm:
+        gm.backward(a * b)
+    np.testing.assert_allclose(a.grad.numpy(), np.tile(np.arange(3), (2, 1)))
+    np.testing.assert_allclose(b.grad.numpy(), [2, 2, 2])
+
+
+def test_second_derivative_by_nested_managers(x: ty.Parameter) -> None:
+    outer, inner = GradManager().attach(x), GradManager().attach(x)
+    with outer:
+        with inner:
+            inner.backward(F.sin(x) * x)
+        first = x.grad
+        x.grad = None
+        outer.backward(first)
+    value = x.numpy()
+    expected = 2 * np.cos(value) - value * np.sin(value)
+    np.testing.assert_allclose(x.grad.numpy(), expected, rtol=1e-5)
+
+
+def test_third_derivative(x: ty.Parameter) -> None:
+    managers = [GradManager().attach(x) for _ in range(3)]
+    for manager in managers:
+        manager.record()
+    y = x * x * x * x
+    for manager in reversed(managers):
+        x.grad = None
+        manager.backward(y)
+        y = x.grad
+    np.testing.assert_allclose(y.numpy(), 24 * x.numpy(), rtol=1e-5)
+
+
+def test_callbacks_run_in_turn(x: ty.Parameter) -> None:
+    seen = []
+
+    def double(tensor: ty.Tensor, grad: ty.Tensor) -> ty.Tensor:
+        seen.append(tensor is x)
+        return grad * 2
+
+    gm = GradManager().attach(x, callbacks=[double, double])
+    with gm:
+        gm.backward(x * 3)
+    np.testing.assert_allclose(x.grad.numpy(), [12, 12, 12])
+    assert seen == [True, True]
+
+
+def test_detach_stops_the_gradient(x: ty.Parameter) -> None:
+    gm = GradManager().attach(x)
+    with gm:
+        gm.backward(x.detach() * x)
+    np.testing.assert_allclose(x.grad.numpy(), x.numpy())
+
+
+def test_rebinding_in_place_keeps_the_gradient_of_what_was_read(x: ty.Parameter) -> None:
+    gm = GradManager().attach(x)
+    old = x.numpy()
+    with gm:
+        y = x * x
+        x += 1
+        gm.backward(y)
+    np.testing.assert_allclose(x.grad.numpy(), 2 * old)
+
+
+def test_gradient_flows_through_item_assignment() -> None:
+    x, v = ty.Parameter(np.ones(4, np.float32)), ty.Parameter(np.float32(3))
+    gm = GradManager().attach([x, v])
+    with gm:
+        y = x * 2
+        y[1:3] = v
+        gm.backward((y * ty.Tensor([1.0, 2.0, 3.0, 4.0])).sum())
+    np.testing.assert_allclose(x.grad.numpy(), [2, 0, 0, 8])
+    np.testing.assert_allclose(v.grad.numpy(), 5)
+
+
+def test_groups_run_together() -> None:
+    a, b = ty.Parameter(np.float32(2)), ty.Parameter(np.float32(3))
+    first, second = GradManager().attach(a), GradManager().attach(b)
+    with first | second as group:
+        group.backward(a * b)
+    assert (a.grad.item(), b.grad.item()) == (3, 2)
+
+
+class Clamp(Function):
+    """Passes the gradient straight through a clamp."""
+
+    def forward(self, x: ty.Tensor) -> ty.Tensor:
+        return F.clip(x, 0, 1)
+
+    def backward(self, grad: ty.Tensor) -> ty.Tensor:
+        return grad * 10
+
+
+def test_user_defined_gradient(x: ty.Parameter) -> None:
+    gm = GradManager().attach(x)
+    with gm:
+        y = Clamp()(x)
+        gm.backward(y)
+    np.testing.assert_allclose(y.numpy(), np.clip(x.numpy(), 0, 1))
+    np.testing.assert_allclose(x.grad.numpy(), [10, 10, 10])
+
+
+def test_a_function_that_returns_its_input_keeps_the_two_apart(x: ty.Parameter) -> None:
+    class Scaled(Function):
+        def forward(self, x: ty.Tensor) -> ty.Tensor:
+            return x
+
+        def backward(self, grad: ty.Tensor) -> ty.Tensor:
+            return grad * 5
+
+    gm = GradManager().attach(x)
+    with gm:
+        gm.backward(Scaled()(x))
+    np.testing.assert_allclose(x.grad.numpy(), [5, 5, 5])
+
+
+def test_faults_name_what_is_wrong(x: ty.Parameter) -> None:
+    gm = GradManager().attach(x)
+    with pytest.raises(GradError, match="not recording"):
+        gm.backward(x)
+    with gm, pytest.raises(GradError, match="does not depend"):
+        gm.backward(ty.Tensor([1.0]) * 2)
+    with gm, pytest.raises(GradError, match=r"got \(2,\), expected \(3,\)"):
+        gm.backward(x * 2, ty.Tensor([1.0, 2.0]))
+    with gm, pytest.raises(GradError, match="recording already"):
+        gm.record()
+    function = Clamp()
+    function(x)
+    with pytest.raises(GradError, match="one call"):
+        function(x)
+    with pytest.raises(GradError, match="only tensors"):
+        gm.attach([1.0])  # type: ignore[list-item]
+    with pytest.raises(AttributeError, match="GradManager"):
+        x.requires_grad = True
