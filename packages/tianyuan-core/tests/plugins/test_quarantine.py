@@ -1,0 +1,178 @@
+"""A plugin that is unsound is taken back whole, named with its reason, and reported once."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import tianyuan as ty
+from tianyuan import plugins, registry
+from tianyuan.errors import BackendError, PluginError
+from tianyuan.op import Op
+from tianyuan.plugin import API, DeviceSpec, Kernel, Layout, hookimpl
+from tianyuan.plugins import PluginRecord, PluginWarning
+
+
+def identity(shape: Any) -> Any:
+    return shape
+
+
+LAYOUT = Layout("odd", 1, identity, identity, lambda array, shape: array)
+
+
+def triple(ctx: Any, inputs: Any, outputs: Any, attrs: Any, workspace: Any) -> None:
+    np.multiply(inputs[0], 3, out=outputs[0])
+
+
+def plugin_module(**hooks: Any) -> ModuleType:
+    module = ModuleType("fixture")
+    module.TIANYUAN_API = API  # type: ignore[attr-defined]
+    for name, function in hooks.items():
+        setattr(module, name, hookimpl(function))
+    return module
+
+
+def op(name: str = "triple") -> Op:
+    return Op(name, infer=lambda specs, attrs: (specs[0],))
+
+
+@pytest.fixture
+def record() -> Iterator[PluginRecord]:
+    made = PluginRecord("fixture", "fixture-dist", "1.2.3")
+    yield made
+    if made.state == plugins.LOADED:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PluginWarning)
+            plugins.quarantine(made, "end of the test")
+    plugins._records.pop("fixture", None)
+
+
+def test_a_sound_plugin_brings_op_layout_and_kernel(record: PluginRecord) -> None:
+    made = op()
+    kernel = Kernel("triple_any__fixture", "triple", triple)
+    module = plugin_module(
+        tianyuan_ops=lambda: [made],
+        tianyuan_layouts=lambda: [LAYOUT],
+        tianyuan_devices=lambda: [DeviceSpec("odd")],
+        tianyuan_kernels=lambda device: [kernel] if device == "cpu" else [],
+        tianyuan_report=lambda: {"mood": "good"},
+    )
+    plugins.load(record, lambda: module)
+    assert (record.state, record.reason) == (plugins.LOADED, "")
+    np.testing.assert_array_equal(made(ty.Tensor([1.0, 2.0])).numpy(), [3, 6])
+    assert registry.get_layout("odd") is LAYOUT
+    assert "fixture" in registry.backends()
+    assert plugins.report(record) == {"mood": "good"}
+
+
+def raising(*args: Any, **kwargs: Any) -> Any:
+    raise ZeroDivisionError("on purpose")
+
+
+def test_raising_at_import(record: PluginRecord) -> None:
+    with pytest.warns(PluginWarning, match=r"fixture \(fixture-dist 1\.2\.3\).*on purpose"):
+        plugins.load(record, raising)
+    assert record.state == plugins.QUARANTINED
+    assert "ZeroDivisionError" in record.error
+    assert record in plugins.records()
+
+
+@pytest.mark.parametrize("hook", ["tianyuan_ops", "tianyuan_layouts", "tianyuan_devices"])
+def test_raising_while_it_registers_takes_everything_back(
+    record: PluginRecord, hook: str
+) -> None:
+    hooks: dict[str, Any] = {
+        "tianyuan_ops": lambda: [op("brought_before")],
+        "tianyuan_layouts": lambda: [LAYOUT],
+        "tianyuan_devices": lambda: [DeviceSpec("odd")],
+    }
+    hooks[hook] = lambda: raising()
+    with pytest.warns(PluginWarning, match="on purpose"):
+        plugins.load(record, lambda: plugin_module(**hooks))
+    assert record.state == plugins.QUARANTINED
+    for look_up, name in ((registry.get_op, "brought_before"), (registry.get_layout, "odd")):
+        with pytest.raises(KeyError):
+            look_up(name)
+
+
+def test_raising_when_kernels_are_asked_for(record: PluginRecord) -> None:
+    plugins.load(record, lambda: plugin_module(tianyuan_kernels=lambda device: raising()))
+    with pytest.warns(PluginWarning, match="tianyuan_kernels raised"):
+        assert (ty.Tensor([1.0]) + 1).item() == 2
+        plugins.ensure_kernels("cpu")
+    with pytest.raises(BackendError, match="'fixture'"), ty.use_backend("fixture"):
+        ty.Tensor([1.0, 3.0]) - 1
+
+
+@pytest.mark.parametrize(
+    ("hook", "call"),
+    [
+        ("tianyuan_compile", lambda: plugins.compile_program(None, "cpu", "fixture")),
+        ("tianyuan_passes", lambda: plugins.passes("cpu")),
+        ("tianyuan_communicators", plugins.communicators),
+    ],
+)
+def test_raising_later(record: PluginRecord, hook: str, call: Any) -> None:
+    parameters = {"tianyuan_compile": lambda program, device: raising(),
+                  "tianyuan_passes": lambda device: raising()}  # fmt: skip
+    hooks = {hook: parameters.get(hook, lambda: raising())}
+    plugins.load(record, lambda: plugin_module(**hooks))
+    with pytest.warns(PluginWarning, match=f"{hook} raised: ZeroDivisionError"):
+        call()
+    assert record.state == plugins.QUARANTINED
+
+
+@pytest.mark.parametrize(
+    ("version", "reason"),
+    [
+        ((1, API[1] + 1), "needs plugin API 1.1, this core has 1.0"),
+        ((2, 0), "needs plugin API 2.0"),
+        ((0, 9), "needs plugin API 0.9"),
+        ("1.0", "pair of ints"),
+        (None, "pair of ints"),
+    ],
+)
+def test_versions(record: PluginRecord, version: Any, reason: str) -> None:
+    module = plugin_module()
+    module.TIANYUAN_API = version
+    with pytest.warns(PluginWarning, match=reason):
+        plugins.load(record, lambda: module)
+    assert record.state == plugins.QUARANTINED
+
+
+def test_clashes_name_both(record: PluginRecord) -> None:
+    other = PluginRecord("first", "first-dist", "1.0")
+    plugins.load(other, lambda: plugin_module(tianyuan_ops=lambda: [op("clash")]))
+    try:
+        with pytest.warns(PluginWarning, match=r"'clash' is already brought by first \(first-dist"):
+            plugins.load(record, lambda: plugin_module(tianyuan_ops=lambda: [op("clash")]))
+        assert registry.get_op("clash") is not None
+    finally:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PluginWarning)
+            plugins.quarantine(other, "end of the test")
+        plugins._records.pop("first")
+
+
+def test_kernels_for_unknown_ops_and_of_one_name_are_refused(record: PluginRecord) -> None:
+    kernels = [Kernel("a__b", "no_such_op", triple)]
+    plugins.load(record, lambda: plugin_module(tianyuan_kernels=lambda device: kernels))
+    with pytest.warns(PluginWarning, match="unknown op 'no_such_op'"):
+        plugins.ensure_kernels("cpu")
+
+
+def test_strict_makes_it_fatal(record: PluginRecord, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIANYUAN_STRICT_PLUGINS", "1")
+    with pytest.raises(PluginError, match="on purpose"):
+        plugins.load(record, raising)
+
+
+def test_numpy_is_a_plugin_like_any_other() -> None:
+    found = {record.name: record for record in plugins.records()}
+    assert found["numpy"].state == plugins.LOADED
+    assert found["numpy"].distribution == "tianyuan-core"
+    assert plugins._manager.has_plugin("numpy")
