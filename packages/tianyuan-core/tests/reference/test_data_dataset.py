@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from tianyuan.data import Collator
 from tianyuan.data.dataset import (
     MNIST,
@@ -62,7 +61,8 @@ def test_array_dataset() -> None:
     dataset = ArrayDataset(images, labels)
     assert len(dataset) == 4
     image, label = dataset[2]
-    assert image.tolist() == [6, 7, 8] and label == 7
+    assert image.tolist() == [6, 7, 8]
+    assert label == 7
     assert len(ArrayDataset(images)[0]) == 1
     with pytest.raises(ValueError, match=r"one length, got \[4, 3\]"):
         ArrayDataset(images, labels[:3])
@@ -110,10 +110,12 @@ def test_mnist(tmp_path: Path, end: str) -> None:
     _write(tmp_path, "train", _idx(IMAGES), _idx(LABELS), end)
     _write(tmp_path, "t10k", _idx(IMAGES[:2]), _idx(LABELS[:2]), end)
     dataset = MNIST(str(tmp_path))
-    assert len(dataset) == 5 and len(MNIST(tmp_path, train=False)) == 2
+    assert len(dataset) == 5
+    assert len(MNIST(tmp_path, train=False)) == 2
     for index in range(5):
         image, label = dataset[index]
-        assert image.dtype == np.uint8 and image.shape == (28, 28, 1)
+        assert image.dtype == np.uint8
+        assert image.shape == (28, 28, 1)
         np.testing.assert_array_equal(image[..., 0], IMAGES[index])
         assert label == LABELS[index]
 
@@ -170,14 +172,16 @@ def test_digits_are_split_once_and_for_all() -> None:
     assert (len(train), len(test)) == (1437, 360)
     images = np.concatenate([train.images, test.images])
     labels = np.concatenate([train.labels, test.labels])
-    assert images.dtype == np.uint8 and images.shape == (1797, 8, 8, 1)
+    assert images.dtype == np.uint8
+    assert images.shape == (1797, 8, 8, 1)
     # Facts of the published data: its classes' sizes and its range.
     assert np.bincount(labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
     assert (images.min(), images.max()) == (0, 16)
     np.testing.assert_array_equal(train.images, Digits(train=True).images)
     image, label = train[-1]
     np.testing.assert_array_equal(image, train.images[1436])
-    assert type(label) is int and label == train.labels[1436]
+    assert type(label) is int
+    assert label == train.labels[1436]
 
 
 def test_digits_split_keeps_all_images_apart() -> None:
@@ -210,13 +214,17 @@ def test_collator_keeps_structure() -> None:
         for k in range(3)
     ]
     batch = Collator().apply(samples)
-    assert isinstance(batch["pair"], Pair) and type(batch["list"]) is list
-    assert batch["pair"].image.shape == (3, 2, 3) and batch["pair"].image.dtype == np.float32
+    assert isinstance(batch["pair"], Pair)
+    assert type(batch["list"]) is list
+    assert batch["pair"].image.shape == (3, 2, 3)
+    assert batch["pair"].image.dtype == np.float32
     assert batch["pair"].image[2].tolist() == [[2.0] * 3] * 2
     assert batch["pair"].label.dtype == np.int16
-    assert batch["list"][0].dtype == np.int64 and batch["list"][1].dtype == np.float64
+    assert batch["list"][0].dtype == np.int64
+    assert batch["list"][1].dtype == np.float64
     assert batch["list"][2] == ["", "text", "texttext"]
-    assert batch["flag"].dtype == np.bool_ and batch["flag"].tolist() == [False, True, False]
+    assert batch["flag"].dtype == np.bool_
+    assert batch["flag"].tolist() == [False, True, False]
     assert batch["bytes"] == [b"", b"x", b"xx"]
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from tianyuan.data import (
     Collator,
     DataLoader,
@@ -115,7 +114,8 @@ def test_defaults_and_random_order(workers: int) -> None:
     dataset = ArrayDataset(np.arange(6.0), np.arange(6))
     batches = list(DataLoader(dataset, num_workers=workers))
     assert [b[1].tolist() for b in batches] == [[k] for k in range(6)]
-    assert isinstance(batches[0], tuple) and batches[0][0].dtype == np.float64
+    assert isinstance(batches[0], tuple)
+    assert batches[0][0].dtype == np.float64
     loader = DataLoader(dataset, RandomSampler(dataset, 4, seed=9), num_workers=workers)
     wanted = RandomSampler(dataset, 4, seed=9)
     for _ in range(2):
@@ -144,7 +144,8 @@ def test_batches_are_writable_and_apart(workers: int) -> None:
     dataset = ArrayDataset(np.arange(8))
     first, second = DataLoader(dataset, SequentialSampler(dataset, 4), num_workers=workers)
     first[0][:] = -1
-    assert second[0].tolist() == [4, 5, 6, 7] and dataset.arrays[0].tolist() == list(range(8))
+    assert second[0].tolist() == [4, 5, 6, 7]
+    assert dataset.arrays[0].tolist() == list(range(8))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -167,7 +168,8 @@ def test_parallel_stream_takes_from_the_workers_in_turn() -> None:
 def test_worker_info_and_seeds() -> None:
     def tell(index: int) -> Any:
         info = get_worker_info()
-        assert info is not None and isinstance(info.dataset, _Calling)
+        assert info is not None
+        assert isinstance(info.dataset, _Calling)
         return info.idx, info.worker, info.seed, os.getpid(), np.random.randint(2**31)
 
     dataset = _Calling(tell, 8)
@@ -178,7 +180,8 @@ def test_worker_info_and_seeds() -> None:
         runs.append([[field.tolist() for field in batch] for batch in batches])
     first, again = runs
     assert [batch[0] for batch in first] == [[0, 0], [1, 1], [0, 0], [1, 1]]
-    assert first[0][1] == [2, 2] and first[1][2][0] == first[0][2][0] + 1
+    assert first[0][1] == [2, 2]
+    assert first[1][2][0] == first[0][2][0] + 1
     assert len({pid for batch in first for pid in batch[3]} | {os.getpid()}) == 3
     draws = [draw for batch in first for draw in batch[4]]
     assert len(set(draws)) == 8
@@ -254,7 +257,8 @@ def test_a_sample_that_raises_here() -> None:
 def test_a_worker_that_raises(at: int) -> None:
     error = _ends(DataLoader(_Calling(_raise_at(at)), num_workers=3))
     assert f"batch {at} failed in worker {at % 3}" in str(error)
-    assert "in call" in str(error) and f"KeyError: 'no sample of number {at}'" in str(error)
+    assert "in call" in str(error)
+    assert f"KeyError: 'no sample of number {at}'" in str(error)
 
 
 def test_stop_iteration_of_a_sample_is_an_error() -> None:
@@ -269,7 +273,8 @@ def test_a_batch_that_cannot_be_pickled() -> None:
 
     dataset = ArrayDataset(np.arange(4))
     error = _ends(DataLoader(dataset, collator=Keep(), num_workers=2))
-    assert "failed in worker" in str(error) and "pickle" in str(error).lower()
+    assert "failed in worker" in str(error)
+    assert "pickle" in str(error).lower()
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
@@ -293,7 +298,8 @@ def test_a_killed_worker_is_noticed_while_another_is_awaited() -> None:
         return index
 
     error = _ends(DataLoader(_Calling(call), num_workers=2))
-    assert "worker 1" in str(error) and "exit code 3" in str(error)
+    assert "worker 1" in str(error)
+    assert "exit code 3" in str(error)
 
 
 def test_what_a_dead_worker_left_is_removed() -> None:
@@ -404,7 +410,8 @@ def test_interrupt(tmp_path: Path) -> None:
                 print("running", flush=True)
         """,
     )
-    assert process.stdout is not None and process.stdout.readline() == "running\n"
+    assert process.stdout is not None
+    assert process.stdout.readline() == "running\n"
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=20)
     assert process.returncode == -signal.SIGINT
@@ -435,7 +442,8 @@ def test_killed_loader_takes_its_workers_along(tmp_path: Path) -> None:
             time.sleep(60)
         """,
     )
-    assert process.stdout is not None and process.stdout.readline() == "running\n"
+    assert process.stdout is not None
+    assert process.stdout.readline() == "running\n"
     process.kill()
     process.wait(20)
     _nothing_left_of(process.pid)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from tianyuan.data import (
     Infinite,
     MapSampler,
@@ -29,7 +28,8 @@ def test_sequential_sampler() -> None:
     assert list(made) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]] == list(made)
     assert len(made) == 3
     made = SequentialSampler(DATA, 4, drop_last=True)
-    assert list(made) == [[0, 1, 2, 3], [4, 5, 6, 7]] and len(made) == 2
+    assert list(made) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert len(made) == 2
     assert list(SequentialSampler(DATA, 2, indices=[7, 3, 3])) == [[7, 3], [3]]
     assert list(SequentialSampler([], 2)) == []
 
@@ -62,12 +62,14 @@ def test_replacement_sampler() -> None:
         DATA, 8, num_samples=4000, weights=[0, 1, 0, 3, 0, 0, 0, 0, 0, 0], seed=2
     )
     drawn = functools.reduce(operator.iadd, made, [])
-    assert len(drawn) == 4000 and len(made) == 500
+    assert len(drawn) == 4000
+    assert len(made) == 500
     assert set(drawn) == {1, 3}
     # Five standard deviations of a binomial count around its mean of 3000.
     assert abs(drawn.count(3) - 3000) < 5 * (4000 * 0.25 * 0.75) ** 0.5
     plain = functools.reduce(operator.iadd, ReplacementSampler(DATA, seed=2), [])
-    assert len(plain) == 10 and len(set(plain)) < 10
+    assert len(plain) == 10
+    assert len(set(plain)) < 10
 
 
 @pytest.mark.parametrize("weights", [[1.0] * 9, [-1.0] + [1.0] * 9, [0.0] * 10, [np.nan] * 10])
@@ -86,7 +88,8 @@ def test_ranks_share_a_pass(length: int, world_size: int, drop_last: bool) -> No
         for rank in range(world_size)
     ]
     batches = [list(made) for made in ranks]
-    assert len({len(b) for b in batches}) == 1 and len(batches[0]) == len(ranks[0])
+    assert len({len(b) for b in batches}) == 1
+    assert len(batches[0]) == len(ranks[0])
     drawn = [index for rank in batches for batch in rank for index in batch]
     if drop_last:
         assert len(set(drawn)) == len(drawn)

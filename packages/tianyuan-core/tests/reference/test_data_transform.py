@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 import tianyuan.data.transform as T
 from tianyuan.data.transform.vision import functional as F
 
@@ -28,7 +27,8 @@ def seed() -> None:
 
 def test_to_gray_is_bt601() -> None:
     grey = F.to_gray(IMAGE)
-    assert grey.shape == (7, 9, 1) and grey.dtype == np.uint8
+    assert grey.shape == (7, 9, 1)
+    assert grey.dtype == np.uint8
     for y, x in ((0, 0), (3, 4), (6, 8)):
         blue, green, red = (int(v) for v in IMAGE[y, x])
         assert grey[y, x, 0] == round(0.114 * blue + 0.587 * green + 0.299 * red)
@@ -115,14 +115,16 @@ def test_order_names_the_fields() -> None:
     pad = T.Pad((1, 2, 3, 4), mask_value=9, order=("image", "boxes", "mask", "coords", "category"))
     mask = IMAGE[..., 0]
     done = pad.apply((IMAGE, BOXES, mask, COORDS, 5, "further"))
-    assert isinstance(done, tuple) and len(done) == 6
+    assert isinstance(done, tuple)
+    assert len(done) == 6
     assert done[0].shape == (10, 16, 3)
     np.testing.assert_array_equal(done[1], BOXES + [3, 1, 3, 1])
     assert done[2][0, 0] == 9
     np.testing.assert_array_equal(done[3], COORDS + [3, 1])
     assert done[4:] == (5, "further")
     alone = T.Pad(1).apply(IMAGE)
-    assert isinstance(alone, np.ndarray) and alone.shape == (9, 11, 3)
+    assert isinstance(alone, np.ndarray)
+    assert alone.shape == (9, 11, 3)
     with pytest.raises(ValueError, match="got 'picture'"):
         T.Pad(1, order=("picture",))
 
@@ -145,7 +147,9 @@ def test_compose_as_in_the_quick_start() -> None:
     image = RNG.integers(0, 256, (28, 28, 1)).astype(np.uint8)
     done, label = chain.apply_batch([(image, 3)])[0]
     wanted = np.pad((image[..., 0] - mean) / std, 2)[np.newaxis]
-    assert done.shape == (1, 32, 32) and done.dtype == np.float32 and label == 3
+    assert done.shape == (1, 32, 32)
+    assert done.dtype == np.float32
+    assert label == 3
     np.testing.assert_allclose(done, wanted, rtol=1e-5, atol=1e-6)
 
 
@@ -174,7 +178,8 @@ def test_compose_shuffles_only_where_told() -> None:
 def test_to_mode() -> None:
     done = T.ToMode(order=("image", "mask")).apply((IMAGE, IMAGE[..., 0]))
     np.testing.assert_array_equal(done[0], np.moveaxis(IMAGE, 2, 0))
-    assert done[0].flags.c_contiguous and done[1].shape == (7, 9)
+    assert done[0].flags.c_contiguous
+    assert done[1].shape == (7, 9)
     assert T.ToMode().apply(IMAGE[..., 0]).shape == (1, 7, 9)
     with pytest.raises(ValueError, match="got 'HWC'"):
         T.ToMode("HWC")
@@ -262,13 +267,17 @@ def test_random_resized_crop() -> None:
         image, moved = crop.apply((_marked(40, 50), corners))
         assert image.shape == (6, 8, 3)
         height, width = crop._size
-        assert 0 < height <= 40 and 0 < width <= 50
+        assert 0 < height <= 40
+        assert 0 < width <= 50
         shares.append(height * width / 2000)
         # Half a pixel of rounding on each side.
-        assert 0.7 <= (width + 0.5) / (height - 0.5) and (width - 0.5) / (height + 0.5) <= 1.4
+        assert (width + 0.5) / (height - 0.5) >= 0.7
+        assert (width - 0.5) / (height + 0.5) <= 1.4
         np.testing.assert_allclose(moved, [[-crop._left * 8 / width, -crop._top * 6 / height]])
-        assert image[0, 0, 0] >= crop._top and image[-1, -1, 1] < crop._left + width
-    assert 0.05 < min(shares) < 0.3 and 0.7 < max(shares) <= 1
+        assert image[0, 0, 0] >= crop._top
+        assert image[-1, -1, 1] < crop._left + width
+    assert 0.05 < min(shares) < 0.3
+    assert 0.7 < max(shares) <= 1
     assert T.RandomResizedCrop(4).apply(np.zeros((1, 200, 3), np.uint8)).shape == (4, 4, 3)
     with pytest.raises(ValueError, match="scale_range"):
         T.RandomResizedCrop(4, scale_range=(0.5, 0.1))
@@ -291,7 +300,8 @@ def test_gaussian_noise() -> None:
     assert abs(noise.mean() - 5) < 5 * 2 / flat.size**0.5
     assert abs(noise.std() - 2) < 0.1
     dark = T.GaussianNoise(0, 50.0).apply(np.zeros((9, 9, 3), np.uint8))
-    assert dark.dtype == np.uint8 and 0 < (dark == 0).mean() < 0.8
+    assert dark.dtype == np.uint8
+    assert 0 < (dark == 0).mean() < 0.8
 
 
 def _ratios(
@@ -303,7 +313,8 @@ def _ratios(
 def test_brightness() -> None:
     image = np.full((2, 2, 3), 100, np.float32)
     values = _ratios(T.BrightnessTransform(0.4), image, (0, 0, 0))
-    assert 60 <= min(values) < 66 and 134 < max(values) <= 140
+    assert 60 <= min(values) < 66
+    assert 134 < max(values) <= 140
     assert max(_ratios(T.BrightnessTransform(5), image, (0, 0, 0))) == 255
 
 
@@ -341,7 +352,9 @@ def test_hue_against_colorsys(turn: float, monkeypatch: pytest.MonkeyPatch) -> N
 def test_color_jitter_and_lighting() -> None:
     np.testing.assert_array_equal(T.ColorJitter().apply(IMAGE), IMAGE)
     done, label = T.ColorJitter(0.3, 0.3, 0.3, 0.1).apply((IMAGE, 1))
-    assert done.dtype == np.uint8 and done.shape == IMAGE.shape and label == 1
+    assert done.dtype == np.uint8
+    assert done.shape == IMAGE.shape
+    assert label == 1
     assert (done != IMAGE).any()
     np.testing.assert_array_equal(T.Lighting(0.0).apply(IMAGE), IMAGE)
     image = np.full((4, 4, 3), 128, np.float32)

@@ -12,7 +12,7 @@ from .collator import Collator
 from .dataset.base import Dataset, StreamDataset
 from .sampler import Sampler, SequentialSampler, StreamSampler
 from .transform.base import PseudoTransform, Transform
-from .workers import EndOfStream, WorkerInfo, WorkerPool, get_worker_info
+from .workers import EndOfStreamError, WorkerInfo, WorkerPool, get_worker_info
 
 __all__ = ["DataLoader", "WorkerInfo", "get_worker_info"]
 
@@ -93,7 +93,7 @@ class DataLoader:
         for request in repeat(None) if self._is_stream else self.sampler:
             try:
                 batch = make(request)
-            except EndOfStream:
+            except EndOfStreamError:
                 return
             yield batch
 
@@ -127,7 +127,7 @@ class _Maker:
             self._stream = iter(self._dataset)
         samples = list(islice(self._stream, self._stream_batch))
         if not samples:
-            raise EndOfStream
+            raise EndOfStreamError
         return samples
 
 

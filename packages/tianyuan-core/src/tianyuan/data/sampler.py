@@ -13,7 +13,12 @@ import numpy as np
 # The seed of ranks that were given none: all must draw the same order.
 _SHARED_SEED = 0
 
-_process_group: Callable[[], tuple[int, int]] = lambda: (1, 0)
+
+def _one_process() -> tuple[int, int]:
+    return 1, 0
+
+
+_process_group: Callable[[], tuple[int, int]] = _one_process
 
 
 def bind_process_group(world_size_and_rank: Callable[[], tuple[int, int]]) -> None:
@@ -24,9 +29,6 @@ def bind_process_group(world_size_and_rank: Callable[[], tuple[int, int]]) -> No
 
 class Sampler(ABC):
     """What gives a loader the indices of each batch, as one list after the other."""
-
-    def __init__(self) -> None:
-        pass
 
     @abstractmethod
     def __iter__(self) -> Iterator[list[int]]:

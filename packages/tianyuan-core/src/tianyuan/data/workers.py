@@ -53,7 +53,7 @@ class WorkerInfo:
     dataset: Any = field(repr=False)
 
 
-class EndOfStream(Exception):
+class EndOfStreamError(Exception):
     """Raise in a worker's function where its stream has no more."""
 
 
@@ -94,9 +94,9 @@ def _run_worker(
 def _answer(make: Callable[[Any], Any], request: tuple[int, Any], name: str) -> tuple[str, Any]:
     try:
         return _DONE, handover.pack(make(request[1]), name)
-    except EndOfStream:
+    except EndOfStreamError:
         return _ENDED, None
-    except Exception:  # noqa: BLE001 - whatever a dataset raises is shown at the loader
+    except Exception:
         handover.discard(name)
         return _FAILED, traceback.format_exc()[-_LONGEST:]
 
@@ -117,7 +117,7 @@ class WorkerPool:
 
     Args:
         dataset: what ``get_worker_info`` shows.
-        make: the function from a request to a batch that each worker calls; raises EndOfStream
+        make: the function from a request to a batch that each worker calls; raises EndOfStreamError
             where it has no more.
         requests: what to ask for, drawn from as batches are taken.
         count: how many workers.

@@ -12,9 +12,6 @@ from typing import Any, NoReturn
 class Dataset(ABC):
     """Samples by index; a sample is usually a tuple of arrays and numbers."""
 
-    def __init__(self) -> None:
-        pass
-
     @abstractmethod
     def __getitem__(self, index: int) -> Any:
         """Return one sample; raise IndexError where there is none."""

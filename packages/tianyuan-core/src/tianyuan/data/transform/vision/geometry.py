@@ -222,7 +222,8 @@ class RandomResizedCrop(_Crop):
         for name, (low, high) in (("scale_range", scale_range), ("ratio_range", ratio_range)):
             if not 0 < low <= high:
                 raise ValueError(
-                    f"RandomResizedCrop: {name} is wrong, got {low}, {high}, expected 0 < low <= high"
+                    f"RandomResizedCrop: {name} is wrong, got {low}, {high}, "
+                    "expected 0 < low <= high"
                 )
         self.output_size = _pair("RandomResizedCrop", output_size)
         self.scale_range = (float(scale_range[0]), float(scale_range[1]))
