@@ -22,7 +22,7 @@ def concat(inps: Iterable[Tensor], axis: int = 0, device: Any = None) -> Tensor:
     """
     parts = same_dtype("concat", *tensors("concat", *_listed("concat", inps)))
     where = shapes.normalize_axis("concat", axis, parts[0].ndim)
-    joined = parts[0] if len(parts) == 1 else run("concat", *parts, axis=where)
+    joined = run("concat", *parts, axis=where)
     return joined if device is None else joined.to(device)
 
 
@@ -136,15 +136,16 @@ def roll(
     shifts = shifts * len(axes) if len(shifts) == 1 else shifts
     if len(shifts) != len(axes):
         raise AttrError(f"roll: got {len(shifts)} shifts for {len(axes)} axes")
+    rolled = run("copy", inp)
     for count, where in zip(shifts, axes, strict=True):
         where = shapes.normalize_axis("roll", where, inp.ndim)
         extent = inp.shape[where]
         if int(extent) == 0 or int(count) % int(extent) == 0:
             continue
         tail = count % extent
-        parts = cut(inp, where, extent - tail, tail), cut(inp, where, 0, extent - tail)
-        inp = run("concat", *parts, axis=where)
-    return inp
+        parts = cut(rolled, where, extent - tail, tail), cut(rolled, where, 0, extent - tail)
+        rolled = run("concat", *parts, axis=where)
+    return rolled
 
 
 def meshgrid(*inputs: Tensor, indexing: str = "xy") -> list[Tensor]:

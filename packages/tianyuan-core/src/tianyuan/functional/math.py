@@ -232,8 +232,9 @@ def matmul(
     )
     if not row and not column:
         return result
-    shape = result.shape[:-1] if column else result.shape
-    return run("reshape", result, shape=(*shape[:-1], *shape[-1:][: 0 if row else 1]))
+    lead, (n, m) = result.shape[:-2], result.shape[-2:]
+    kept = (() if row else (n,)) + (() if column else (m,))
+    return run("reshape", result, shape=(*lead, *kept))
 
 
 def dot(inp1: Tensor, inp2: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 from .. import shapes
 from ..errors import AttrError, ShapeError
 from ..imperative.tensor import Tensor
-from .arguments import run, same_shape, shape_of, tensor
+from .arguments import run, shape_of, tensor
 
 
 def broadcast_to(inp: Tensor, shape: Any) -> Tensor:
@@ -46,7 +46,7 @@ def reshape(inp: Tensor, target_shape: Any) -> Tensor:
     """
     have = tensor("reshape", inp).shape
     want = resolve_shape("reshape", have, shape_of("reshape", target_shape))
-    return inp if same_shape(have, want) else run("reshape", inp, shape=want)
+    return run("reshape", inp, shape=want)
 
 
 def flatten(inp: Tensor, start_axis: int = 0, end_axis: int = -1) -> Tensor:
@@ -61,8 +61,7 @@ def flatten(inp: Tensor, start_axis: int = 0, end_axis: int = -1) -> Tensor:
     if last < first:
         raise AttrError(f"flatten: axes are crossed, got {start_axis} and {end_axis}")
     joined = shapes.volume(inp.shape[first : last + 1])
-    want = (*inp.shape[:first], joined, *inp.shape[last + 1 :])
-    return inp if len(want) == rank else run("reshape", inp, shape=want)
+    return run("reshape", inp, shape=(*inp.shape[:first], joined, *inp.shape[last + 1 :]))
 
 
 def transpose(inp: Tensor, pattern: Any = None) -> Tensor:
@@ -81,9 +80,9 @@ def transpose(inp: Tensor, pattern: Any = None) -> Tensor:
             f"transpose: pattern must name every axis once, got {tuple(items)}, "
             f"expected {rank} axes and any number of 'x'"
         )
-    moved = inp if perm == tuple(range(rank)) else run("transpose", inp, perm=perm)
     if len(items) == rank:
-        return moved
+        return run("transpose", inp, perm=perm)
+    moved = inp if perm == tuple(range(rank)) else run("transpose", inp, perm=perm)
     extents = iter(moved.shape)
     return run("reshape", moved, shape=tuple(1 if i == "x" else next(extents) for i in items))
 
@@ -123,7 +122,7 @@ def squeeze(inp: Tensor, axis: int | Sequence[int] | None = None) -> Tensor:
             f"squeeze: extent must be 1, got shape {shapes.format_shape(have)} and axis {axis}"
         )
     want = tuple(extent for a, extent in enumerate(have) if a not in axes)
-    return run("reshape", inp, shape=want) if axes else inp
+    return run("reshape", inp, shape=want)
 
 
 def copy(inp: Tensor, device: Any = None) -> Tensor:
