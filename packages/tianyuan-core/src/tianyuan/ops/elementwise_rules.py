@@ -77,6 +77,7 @@ def unary(
         reference=elementwise_reference(function),
         grad=None if slope is None else _unary_grad(slope),
         family="elementwise",
+        differentiable=slope is not None,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..dtypes import as_dtype, is_float
-from ..errors import AttrError
+from ..errors import AttrError, DTypeError, ShapeError
 from ..op import NoAttrs, Op, Specs, TensorSpec
 from . import attrs as a
 from . import elementwise
@@ -62,7 +62,10 @@ def _infer(specs: Specs, attrs: a.FusedElementwise) -> Specs:
     dtype = as_dtype(constant_dtype([spec.dtype for spec in specs]))
     registers = [*specs, *(TensorSpec((), dtype, specs[0].device) for _ in attrs.constants)]
     for op, operands in instructions(attrs):
-        registers += op.infer(_read(registers, operands), NoAttrs())
+        try:
+            registers += op.infer(_read(registers, operands), NoAttrs())
+        except (ShapeError, DTypeError) as error:
+            raise type(error)(f"fused_elementwise: {error}") from None
     if not attrs.outputs:
         raise AttrError("fused_elementwise: no output is named, got (), expected at least one")
     return _read(registers, attrs.outputs)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import shapes
+from ..dtypes import promote
 from ..errors import AttrError, DTypeError, ShapeError
 from ..op import Op, Specs, TensorSpec, expect_float, expect_same_dtype
 from . import attrs as a
@@ -75,6 +76,8 @@ def _adam(inputs: tuple[Any, ...], attrs: a.AdamUpdate) -> Any:
         grad = grad + param * attrs.weight_decay
     m = m * attrs.beta1 + grad * (1.0 - attrs.beta1)
     v = v * attrs.beta2 + SQUARE(grad) * (1.0 - attrs.beta2)
+    # Powers near 1 lose their digits in 16 bits.
+    step = step.cast(promote(step.dtype, param.dtype))
     corrections = [
         (1.0 - POW(step.full((), beta), step)).cast(param.dtype)
         for beta in (attrs.beta1, attrs.beta2)

@@ -31,17 +31,14 @@ def _sgd(ctx: Any, inputs: Arrays, outputs: Arrays, attrs: Any, workspace: Any) 
 def _adam(ctx: Any, inputs: Arrays, outputs: Arrays, attrs: Any, workspace: Any) -> None:
     param, grad, m, v = (widened(x) for x in inputs[:4])
     kind = param.dtype.type
-    step, lr = np.float32(inputs[4]), inputs[5].astype(param.dtype)
+    step, lr = inputs[4].astype(param.dtype), inputs[5].astype(param.dtype)
     if attrs.weight_decay and attrs.decoupled:
         param = param * (1 - lr * kind(attrs.weight_decay))
     elif attrs.weight_decay:
         grad = grad + param * kind(attrs.weight_decay)
     m = m * kind(attrs.beta1) + grad * kind(1 - attrs.beta1)
     v = v * kind(attrs.beta2) + np.square(grad) * kind(1 - attrs.beta2)
-    first, second = (
-        kind(np.float32(1) - np.power(np.float32(beta), step))
-        for beta in (attrs.beta1, attrs.beta2)
-    )
+    first, second = (1 - np.power(kind(beta), step) for beta in (attrs.beta1, attrs.beta2))
     scale = np.sqrt(v / second)
     scale += kind(attrs.eps)
     np.copyto(outputs[0], param - m / first / scale * lr, casting="unsafe")
