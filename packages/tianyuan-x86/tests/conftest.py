@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 import tianyuan
 from tianyuan import registry
 from tianyuan.graph.program import ALIAS, ARENA, CONSTANT, INPUT, OUTPUT, STATE, Program, Slot, Step

@@ -9,7 +9,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-
 from tianyuan.dtypes import CODES
 from tianyuan.errors import KernelError
 from tianyuan.graph.program import ARENA, INPUT, OUTPUT, STATE

@@ -11,7 +11,6 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 import pytest
-
 import tianyuan_x86
 from tianyuan import native as core
 from tianyuan import registry

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).parents[1]
-BUILD = Path(os.environ.get("TIANYUAN_NATIVE_CACHE") or PROJECT / "build" / "native")
+CACHE = os.environ.get("TIANYUAN_NATIVE_CACHE")
+BUILD = Path(CACHE) / "build" if CACHE else PROJECT / "build" / "native"
 TIERS = ("avx2", "avx512")
 
 # What kernels may call outside of their tier: C's memory, formatting and mathematics, and the
@@ -91,7 +92,8 @@ def test_library_exports_one_function() -> None:
     import importlib.util
 
     spec = importlib.util.find_spec("tianyuan_x86._native")
-    assert spec is not None and spec.origin
+    assert spec is not None
+    assert spec.origin
     library = Path(spec.origin).parent / "libtianyuan_x86.so"
     own = [
         name

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-
 from tianyuan.abi import encode_attrs
 from tianyuan.dtypes import CODES, NAMES, as_dtype
 from tianyuan.errors import KernelError

@@ -32,8 +32,5 @@ def all_kernels(tiers: tuple[Tier, ...]) -> list[Kernel]:
 def all_layouts() -> list[Layout]:
     """Return the layouts of all modules."""
     return [
-        layout
-        for module in _modules()
-        if hasattr(module, "layouts")
-        for layout in module.layouts()
+        layout for module in _modules() if hasattr(module, "layouts") for layout in module.layouts()
     ]
