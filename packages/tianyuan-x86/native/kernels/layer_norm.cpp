@@ -1,0 +1,166 @@
+// layer_norm, its gradient, and group_norm: one row of statistics at a time.
+#include <string.h>
+
+#include "kernel.hpp"
+#include "moments.hpp"
+
+namespace TY_ISA {
+namespace {
+
+static constexpr int64_t ROW_GRAIN = 16384;
+static constexpr int64_t PARTS = 16;  // partial sums of dweight, as kernels/norm.py knows
+
+struct Rows {
+  int64_t count, length;
+};
+
+Rows rows_of(const ty_tensor &x, int64_t inner_axes) {
+  Rows r = {1, 1};
+  for (int d = 0; d < x.ndim; ++d) (d < x.ndim - inner_axes ? r.count : r.length) *= x.shape[d];
+  return r;
+}
+
+Moments moments_of(const float *x, int64_t n) {
+  Moments m = {0.0, 0.0, 0.0};
+  moments_add(&m, x, n);
+  return m;
+}
+
+TY_INLINE double inverse_deviation(const Moments &m, double eps) {
+  return 1.0 / __builtin_sqrt(m.squares / m.count + eps);
+}
+
+void affine_row(const float *x, float *y, int64_t n, float mean, float scale, const float *weight,
+                const float *bias) {
+  const vf c = vset1(mean), s = vset1(scale);
+  for (int64_t i = 0; i < n; i += VF) {
+    const vtail t = vtail_of(n - i);
+    const vf normal = vmul(vsub(vload_tail(x + i, t), c), s);
+    vstore_tail(y + i, vfma(normal, vload_tail(weight + i, t), vload_tail(bias + i, t)), t);
+  }
+}
+
+// inputs: x, [weight, bias]
+int layer_norm(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *raw,
+               void *) {
+  const auto *attrs = reinterpret_cast<const ty_layer_norm_attrs *>(raw);
+  const Rows r = rows_of(inputs[0], attrs->ndim);
+  const float *x = static_cast<const float *>(inputs[0].data);
+  float *y = static_cast<float *>(outputs[0].data);
+  ty_parallel(ctx, r.count, ROW_GRAIN / (r.length + 1) + 1,
+              [&](int64_t begin, int64_t end, int32_t) {
+                for (int64_t i = begin; i < end; ++i) {
+                  const float *from = x + i * r.length;
+                  const Moments m = moments_of(from, r.length);
+                  const float scale = (float)inverse_deviation(m, attrs->eps);
+                  if (attrs->affine) {
+                    affine_row(from, y + i * r.length, r.length, (float)m.mean, scale,
+                               static_cast<const float *>(inputs[1].data),
+                               static_cast<const float *>(inputs[2].data));
+                  } else {
+                    normalize_run(from, y + i * r.length, r.length, (float)m.mean, scale, 0.0f);
+                  }
+                }
+              });
+  return 0;
+}
+
+// dx = s (h - mean(h) - n mean(h n)) with n the normalised row and h = g * weight. Adds g n to
+// dweight and g to dbias.
+void gradient_row(const float *x, const float *g, const float *weight, float *dx, int64_t n,
+                  double eps, double *dweight, double *dbias) {
+  const Moments m = moments_of(x, n);
+  const float center = (float)m.mean, s = (float)inverse_deviation(m, eps);
+  double sum = 0.0, product = 0.0;
+  if (weight == nullptr) {
+    gradient_sums(x, g, n, center, &sum, &product);
+    product *= s;
+  } else {
+    for (int64_t i = 0; i < n; ++i) {
+      const float normal = (x[i] - center) * s, h = g[i] * weight[i];
+      sum += h;
+      product += (double)h * normal;
+      dweight[i] += (double)g[i] * normal;
+      dbias[i] += g[i];
+    }
+  }
+  const float mean = (float)(sum / (double)n), along = (float)(product / (double)n);
+  for (int64_t i = 0; i < n; ++i) {
+    const float normal = (x[i] - center) * s, h = weight == nullptr ? g[i] : g[i] * weight[i];
+    dx[i] = s * (h - mean - normal * along);
+  }
+}
+
+// inputs: x, g, [weight]; outputs: dx, [dweight, dbias]. Rows are cut into a fixed number of parts
+// with sums of their own, so that the result does not depend on the number of threads.
+int layer_norm_backward(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
+                        const ty_attrs *raw, void *workspace) {
+  const auto *attrs = reinterpret_cast<const ty_layer_norm_backward_attrs *>(raw);
+  const Rows r = rows_of(inputs[0], attrs->ndim);
+  const float *x = static_cast<const float *>(inputs[0].data);
+  const float *g = static_cast<const float *>(inputs[1].data);
+  const float *weight = attrs->affine ? static_cast<const float *>(inputs[2].data) : nullptr;
+  float *dx = static_cast<float *>(outputs[0].data);
+  double *sums = static_cast<double *>(workspace);
+  if (weight != nullptr) memset(sums, 0, (size_t)(PARTS * 2 * r.length) * sizeof(double));
+  ty_parallel(ctx, PARTS, ROW_GRAIN * PARTS / (r.length * r.count + 1) + 1,
+              [&](int64_t begin, int64_t end, int32_t) {
+                for (int64_t part = begin; part < end; ++part) {
+                  double *mine = weight == nullptr ? nullptr : sums + part * 2 * r.length;
+                  const int64_t last = r.count * (part + 1) / PARTS;
+                  for (int64_t i = r.count * part / PARTS; i < last; ++i) {
+                    gradient_row(x + i * r.length, g + i * r.length, weight, dx + i * r.length,
+                                 r.length, attrs->eps, mine,
+                                 weight == nullptr ? nullptr : mine + r.length);
+                  }
+                }
+              });
+  if (weight == nullptr) return 0;
+  float *dweight = static_cast<float *>(outputs[1].data);
+  float *dbias = static_cast<float *>(outputs[2].data);
+  for (int64_t i = 0; i < r.length; ++i) {
+    double product = 0.0, sum = 0.0;
+    for (int64_t part = 0; part < PARTS; ++part) {
+      product += sums[part * 2 * r.length + i];
+      sum += sums[(part * 2 + 1) * r.length + i];
+    }
+    dweight[i] = (float)product;
+    dbias[i] = (float)sum;
+  }
+  return 0;
+}
+
+// inputs: x (N, C, ...), weight (C,), bias (C,)
+int group_norm(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *raw,
+               void *) {
+  const auto *attrs = reinterpret_cast<const ty_group_norm_attrs *>(raw);
+  const int64_t channels = inputs[0].shape[1], members = channels / attrs->groups;
+  int64_t pixels = 1;
+  for (int d = 2; d < inputs[0].ndim; ++d) pixels *= inputs[0].shape[d];
+  const int64_t length = members * pixels;
+  const float *x = static_cast<const float *>(inputs[0].data);
+  const float *weight = static_cast<const float *>(inputs[1].data);
+  const float *bias = static_cast<const float *>(inputs[2].data);
+  float *y = static_cast<float *>(outputs[0].data);
+  ty_parallel(ctx, inputs[0].shape[0] * attrs->groups, ROW_GRAIN / (length + 1) + 1,
+              [&](int64_t begin, int64_t end, int32_t) {
+                for (int64_t i = begin; i < end; ++i) {
+                  const Moments m = moments_of(x + i * length, length);
+                  const double s = inverse_deviation(m, attrs->eps);
+                  const int64_t first = i % attrs->groups * members;
+                  for (int64_t c = 0; c < members; ++c) {
+                    const int64_t at = i * length + c * pixels;
+                    normalize_run(x + at, y + at, pixels, (float)m.mean,
+                                  (float)(s * (double)weight[first + c]), bias[first + c]);
+                  }
+                }
+              });
+  return 0;
+}
+
+}  // namespace
+}  // namespace TY_ISA
+
+TY_EXPORT_KERNELS(layer_norm, TY_KERNEL(layer_norm, "layer_norm_f32", "rows"),
+                  TY_KERNEL(layer_norm_backward, "layer_norm_backward_f32", "rows"),
+                  TY_KERNEL(group_norm, "group_norm_f32", "rows"))
