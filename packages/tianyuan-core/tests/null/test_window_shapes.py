@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 import tianyuan  # noqa: F401 - registers the ops
 from tianyuan.op import TensorSpec
 from tianyuan.registry import get_op
@@ -28,7 +27,7 @@ N, H = Dim(2, "n"), Dim(9, "h")
 
 
 @pytest.mark.parametrize("height", [9, 10, 33])
-@pytest.mark.parametrize("stride, pad, dilation", [(1, 0, 1), (2, 1, 1), (3, 2, 2)])
+@pytest.mark.parametrize(("stride", "pad", "dilation"), [(1, 0, 1), (2, 1, 1), (3, 2, 2)])
 def test_conv_follows_batch_and_height(height: int, stride: int, pad: int, dilation: int) -> None:
     (y,) = _infer(
         "conv2d",

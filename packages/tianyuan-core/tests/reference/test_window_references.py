@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 import tianyuan  # noqa: F401 - registers the ops
 from tianyuan.ops.reference import evaluate
 from tianyuan.registry import get_op
@@ -60,7 +59,7 @@ CONVS = [
 ]
 
 
-@pytest.mark.parametrize("stride, pad, dilation, groups, kernel", CONVS)
+@pytest.mark.parametrize(("stride", "pad", "dilation", "groups", "kernel"), CONVS)
 def test_conv_and_its_gradients(
     stride: Any, pad: Any, dilation: Any, groups: int, kernel: Any
 ) -> None:
@@ -107,7 +106,7 @@ def test_fused_ops_end_in_bias_residual_activation(name: str) -> None:
 WINDOWS = [((2, 2), (2, 2), (0, 0)), ((3, 2), (2, 1), (1, 1)), ((3, 3), (1, 3), (1, 0))]
 
 
-@pytest.mark.parametrize("kernel, stride, pad", WINDOWS)
+@pytest.mark.parametrize(("kernel", "stride", "pad"), WINDOWS)
 def test_max_pool_and_its_gradient(kernel: Any, stride: Any, pad: Any) -> None:
     # Whole numbers repeat within a window; the first of them takes the gradient.
     x = np.random.default_rng(0).integers(-2, 3, (2, 3, 7, 8)).astype(np.float64)
@@ -123,7 +122,7 @@ def test_max_pool_and_its_gradient(kernel: Any, stride: Any, pad: Any) -> None:
     np.testing.assert_array_equal(got, picked.reshape(y.shape))
 
 
-@pytest.mark.parametrize("kernel, stride, pad", WINDOWS)
+@pytest.mark.parametrize(("kernel", "stride", "pad"), WINDOWS)
 @pytest.mark.parametrize("include", [False, True])
 def test_avg_pool_and_its_gradient(kernel: Any, stride: Any, pad: Any, include: bool) -> None:
     x = _random(2, 3, 7, 8)
