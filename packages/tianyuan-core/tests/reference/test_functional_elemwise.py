@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import special
-
 import tianyuan
 import tianyuan.functional as F
+from scipy import special
 from tianyuan import Tensor
 from tianyuan.errors import AttrError, DTypeError, ShapeError
 
@@ -36,7 +35,15 @@ def test_unary(name, oracle, x):
     np.testing.assert_allclose(got.numpy(), oracle(x.astype(np.float64)), rtol=3e-6, atol=1e-7)
 
 
-FLOATING = {name for name, _, _ in UNARY} - {"abs", "neg", "square", "ceil", "floor", "round", "sign"}
+FLOATING = {name for name, _, _ in UNARY} - {
+    "abs",
+    "neg",
+    "square",
+    "ceil",
+    "floor",
+    "round",
+    "sign",
+}
 
 
 @pytest.mark.parametrize("name", sorted(FLOATING))
@@ -44,7 +51,7 @@ def test_integers_are_computed_in_float32(name):
     x = np.array([1], np.int32) if name != "atanh" else np.array([0], np.int32)
     got = getattr(F, name)(Tensor(x))
     assert got.dtype == np.float32
-    np.testing.assert_allclose(got.numpy(), dict((n, f) for n, f, _ in UNARY)[name](x * 1.0), 1e-6)
+    np.testing.assert_allclose(got.numpy(), {n: f for n, f, _ in UNARY}[name](x * 1.0), 1e-6)
 
 
 @pytest.mark.parametrize("name", ["ceil", "floor", "round", "abs", "square"])

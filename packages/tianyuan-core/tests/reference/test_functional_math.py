@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
-
 import tianyuan.functional as F
+import torch
 from tianyuan import Tensor
 from tianyuan.autodiff import GradManager
 from tianyuan.errors import AttrError, ShapeError
@@ -26,7 +25,8 @@ def as_axis(axis):
 def test_reductions(name, axis, keepdims):
     want = getattr(X.astype(np.float64), name)(axis=as_axis(axis), keepdims=keepdims)
     got = getattr(F, name)(Tensor(X), axis, keepdims)
-    assert got.shape == want.shape and got.dtype == np.float32
+    assert got.shape == want.shape
+    assert got.dtype == np.float32
     np.testing.assert_allclose(got.numpy(), want, rtol=1e-5, atol=1e-6)
     if keepdims:
         other = getattr(F, name)(Tensor(X), axis=axis, keepdim=True)
@@ -50,7 +50,8 @@ def test_arg_reductions(name, axis, keepdims):
 
 def test_dtypes_of_reductions():
     flags = Tensor([True, True, False])
-    assert F.sum(flags).dtype == np.int32 and F.sum(flags).item() == 2
+    assert F.sum(flags).dtype == np.int32
+    assert F.sum(flags).item() == 2
     assert F.prod(flags).dtype == np.int32
     assert F.max(flags).dtype == np.bool_
     assert F.mean(Tensor([1, 2])).item() == 1.5

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tianyuan.functional as F
 import torch
 import torch.nn.functional as TF
-
-import tianyuan.functional as F
 from tianyuan import Tensor
 from tianyuan.autodiff import GradManager
 from tianyuan.errors import AttrError, DTypeError, ShapeError
@@ -87,8 +86,8 @@ def test_linear(lead):
 
 
 CONVS = [
-    dict(), dict(stride=2, padding=1), dict(stride=(2, 1), padding=(0, 2), dilation=(1, 2)),
-    dict(groups=2, padding=1), dict(groups=4, dilation=2),
+    {}, {"stride": 2, "padding": 1}, {"stride": (2, 1), "padding": (0, 2), "dilation": (1, 2)},
+    {"groups": 2, "padding": 1}, {"groups": 4, "dilation": 2},
 ]  # fmt: skip
 
 
@@ -114,7 +113,7 @@ def test_conv2d_flips_the_weight_for_mode_convolution():
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("options", [dict(), dict(stride=2, padding=1, dilation=2, groups=2)])
+@pytest.mark.parametrize("options", [{}, {"stride": 2, "padding": 1, "dilation": 2, "groups": 2}])
 def test_conv1d(options):
     groups = options.get("groups", 1)
     compare(
@@ -125,7 +124,7 @@ def test_conv1d(options):
 
 
 @pytest.mark.parametrize(
-    "options", [dict(), dict(stride=(2, 1, 2), padding=(1, 0, 1), dilation=(1, 2, 1), groups=2)]
+    "options", [{}, {"stride": (2, 1, 2), "padding": (1, 0, 1), "dilation": (1, 2, 1), "groups": 2}]
 )
 def test_conv3d(options):
     groups = options.get("groups", 1)
@@ -137,8 +136,8 @@ def test_conv3d(options):
 
 
 TRANSPOSED = [
-    dict(), dict(stride=2, padding=1, output_padding=1),
-    dict(stride=(3, 2), dilation=(1, 2), groups=2),
+    {}, {"stride": 2, "padding": 1, "output_padding": 1},
+    {"stride": (3, 2), "dilation": (1, 2), "groups": 2},
 ]  # fmt: skip
 
 
@@ -230,7 +229,9 @@ def test_group_and_instance_norm():
         lambda x, w, b: F.instance_norm(x, True, w, b),
         lambda x, w, b: TF.instance_norm(x, weight=w, bias=b), *arrays, atol=1e-4,
     )  # fmt: skip
-    compare(lambda x: F.group_norm(x, 2, False), lambda x: TF.group_norm(x, 2), arrays[0], atol=1e-4)
+    compare(
+        lambda x: F.group_norm(x, 2, False), lambda x: TF.group_norm(x, 2), arrays[0], atol=1e-4
+    )
 
 
 def test_general_norm():
@@ -292,7 +293,7 @@ def test_pixel_shuffle():
 
 
 def test_sliding_windows():
-    options = dict(padding=(1, 0), stride=(2, 1), dilation=(1, 2))
+    options = {"padding": (1, 0), "stride": (2, 1), "dilation": (1, 2)}
     x = normal(2, 3, 6, 7)
     oh, ow = (6 + 2 - 2) // 2 + 1, 7 - 4
 

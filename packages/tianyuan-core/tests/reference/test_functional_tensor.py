@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
-
 import tianyuan.functional as F
+import torch
 from tianyuan import Tensor
 from tianyuan.autodiff import GradManager
 from tianyuan.errors import AttrError, DTypeError, ShapeError
@@ -132,7 +131,9 @@ def test_meshgrid(indexing, sizes):
 
 def test_gather_and_scatter():
     index = np.array([[[0, 2, 1, 0]], [[1, 1, 0, 2]]])
-    same(F.gather(Tensor(X), 1, Tensor(index)), torch.gather(torch.tensor(X), 1, torch.tensor(index)))
+    same(
+        F.gather(Tensor(X), 1, Tensor(index)), torch.gather(torch.tensor(X), 1, torch.tensor(index))
+    )
     source = -np.ones((2, 1, 4), np.float32)
     want = torch.scatter(torch.tensor(X), 1, torch.tensor(index), torch.tensor(source))
     same(F.scatter(Tensor(X), 1, Tensor(index), Tensor(source)), want)
@@ -167,7 +168,8 @@ def test_copy_is_its_own():
     source = Tensor([1.0])
     copied = F.copy(source)
     copied[...] = 2.0
-    assert source.item() == 1 and copied.item() == 2
+    assert source.item() == 1
+    assert copied.item() == 2
 
 
 @pytest.mark.parametrize(

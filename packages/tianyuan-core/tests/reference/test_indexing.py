@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tianyuan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-
-import tianyuan
 from tianyuan.autodiff import GradManager
 from tianyuan.errors import AttrError, DTypeError, IndexRangeError, ShapeError
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import stats
-
 import tianyuan.functional as F
 import tianyuan.random as R
+from scipy import stats
 from tianyuan import Tensor
 from tianyuan.autodiff import GradManager
 from tianyuan.errors import AttrError, ShapeError, TraceError
@@ -38,7 +37,8 @@ def p_value(sample, name, *args):
 def test_uniform():
     assert p_value(R.uniform(size=(N,)), "uniform") > 1e-3
     assert p_value(R.uniform(-2, 3, (N,)), "uniform", -2, 5) > 1e-3
-    assert R.uniform().shape == () and R.uniform().dtype == np.float32
+    assert R.uniform().shape == ()
+    assert R.uniform().dtype == np.float32
 
 
 def test_normal():
@@ -69,8 +69,10 @@ def test_parameters_broadcast_behind_the_size():
 def test_multinomial():
     rows = Tensor([[0.0, 1.0, 3.0], [5.0, 0.0, 0.0]])
     got = R.multinomial(rows, 4000, True).numpy()
-    assert got.dtype == np.int32 and got.shape == (2, 4000)
-    assert (got[1] == 0).all() and (got[0] > 0).all()
+    assert got.dtype == np.int32
+    assert got.shape == (2, 4000)
+    assert (got[1] == 0).all()
+    assert (got[0] > 0).all()
     assert abs((got[0] == 2).mean() - 0.75) < 0.04
     assert sorted(R.multinomial(Tensor([1.0, 1.0, 1.0]), 3).tolist()) == [0, 1, 2]
 

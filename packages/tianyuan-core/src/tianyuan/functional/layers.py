@@ -1,4 +1,4 @@
-"""What layers do beside convolving and normalising: dropout, embedding, one-hot, padding, windows."""
+"""What layers do beside convolving and normalising: dropout, embedding, one-hot, pad, windows."""
 
 from __future__ import annotations
 

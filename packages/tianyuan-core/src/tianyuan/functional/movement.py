@@ -64,16 +64,14 @@ def flatten(inp: Tensor, start_axis: int = 0, end_axis: int = -1) -> Tensor:
     return run("reshape", inp, shape=(*inp.shape[:first], joined, *inp.shape[last + 1 :]))
 
 
-def transpose(inp: Tensor, pattern: Any = None) -> Tensor:
+def transpose(inp: Tensor, pattern: Any) -> Tensor:
     """Permute the axes; ``"x"`` in the pattern stands for a new axis of extent 1.
-
-    Without a pattern the axes are reversed.
 
     Raises:
         AttrError: where the pattern does not name every axis once.
     """
     rank = tensor("transpose", inp).ndim
-    items = list(range(rank))[::-1] if pattern is None else list(pattern)
+    items = list(pattern)
     perm = tuple(shapes.normalize_axis("transpose", item, rank) for item in items if item != "x")
     if sorted(perm) != list(range(rank)):
         raise AttrError(

@@ -62,8 +62,7 @@ def listed(key: Any) -> list[Any]:
 
 def _item(item: Any) -> Any:
     if isinstance(item, (list, tuple)):
-        parts: list[Any] = list(item)
-        array = np.asarray([p.tolist() if isinstance(p, Operand) else p for p in parts])
+        array = np.asarray([_plain(part) for part in item])
         item = array.astype(np.int64) if array.size == 0 and array.dtype.kind == "f" else array
     plain = item is None or item is Ellipsis or isinstance(item, slice) or is_int(item)
     if plain or is_bool_array(item):
@@ -75,6 +74,11 @@ def _item(item: Any) -> Any:
         f"index: an item cannot index, got {got}, expected ints, slices, '...', None, "
         "or arrays of ints or bool"
     )
+
+
+def _plain(part: Any) -> Any:
+    """Return a tensor inside a sequence of indices as plain numbers."""
+    return np.asarray(part).tolist() if isinstance(part, Operand) else part
 
 
 def consumed(item: Any) -> int:
