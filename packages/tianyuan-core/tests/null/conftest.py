@@ -20,7 +20,7 @@ def paper():
 
 @pytest.fixture
 def brings(paper):
-    """Give a function that puts more kernels before the paper device's own."""
+    """Give a function that puts other kernels in place of the paper device's own."""
     import graph_tools
 
     def bring(*kernels):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-
 from tianyuan import ops, registry
 from tianyuan.graph import lower, plan
 from tianyuan.graph.graph import Graph, Value
@@ -25,14 +24,16 @@ def never(ctx, inputs, outputs, attrs, workspace):
 
 def paper_kernel(op, **changes):
     """Return a kernel that exists on paper only, in place where elementwise."""
-    arguments = {"inplace": ((0, 0), (0, 1)) if op.family == "elementwise" else ()}
-    return Kernel(f"{op.name}_any__paper", op.name, never, **{**arguments, **changes})
+    inplace = ((0, 0), (0, 1)) if op.family == "elementwise" else ()
+    fields = {"name": f"{op.name}_any__paper", "op": op.name, "run": never, "inplace": inplace}
+    return Kernel(**{**fields, **changes})
 
 
 def register_paper(*first):
-    """Register paper kernels for every op, after those given."""
-    kernels = [*first, *(paper_kernel(op) for op in registry.all_ops())]
-    registry.register_kernels("paper", DEVICE, kernels)
+    """Register the kernels given, and a paper kernel for every op that they do not serve."""
+    served = {kernel.op for kernel in first}
+    rest = [paper_kernel(op) for op in registry.all_ops() if op.name not in served]
+    registry.register_kernels("paper", DEVICE, [*first, *rest])
 
 
 def unregister_paper():
@@ -52,15 +53,11 @@ def blocked_layout(name="nchw16c", block=16):
         blocks = -(-c // block)
         padded = np.zeros((n, blocks * block, h, w), array.dtype)
         padded[:, :c] = array
-        return np.ascontiguousarray(
-            padded.reshape(n, blocks, block, h, w).transpose(0, 1, 3, 4, 2)
-        )
+        return np.ascontiguousarray(padded.reshape(n, blocks, block, h, w).transpose(0, 1, 3, 4, 2))
 
     def unpack(array, shape):
         n, c, h, w = shape
-        return np.ascontiguousarray(
-            array.transpose(0, 1, 4, 2, 3).reshape(n, -1, h, w)[:, :c]
-        )
+        return np.ascontiguousarray(array.transpose(0, 1, 4, 2, 3).reshape(n, -1, h, w)[:, :c])
 
     return Layout(name, 4, extents, pack, unpack)
 
@@ -121,7 +118,9 @@ def graph_tokens(graph):
     """Return the tokens of outputs and of updated states that a graph means."""
     tokens = {v: ("input", i) for i, v in enumerate(graph.inputs)}
     tokens |= {v: ("state", i) for i, v in enumerate(graph.states)}
-    tokens |= {v: ("constant", c.array.tobytes(), c.array.shape) for v, c in graph.constants.items()}
+    tokens |= {
+        v: ("constant", c.array.tobytes(), c.array.shape) for v, c in graph.constants.items()
+    }
     for node in graph.nodes:
         given = tuple(tokens[v] for v in node.inputs)
         for index, value in enumerate(node.outputs):

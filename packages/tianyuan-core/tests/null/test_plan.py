@@ -139,7 +139,8 @@ def test_state_whose_update_is_itself_needs_no_step():
     s = b.state(4)
     b.graph.updates = {0: b.reshape(b.reshape(s, shape=(2, 2)), shape=(4,))}
     program = assert_plan(b.returns())
-    assert program.steps == () and not program.mutates
+    assert program.steps == ()
+    assert not program.mutates
 
 
 def test_update_from_input_and_constant():
@@ -206,10 +207,12 @@ def resnet50(b, size=64):
     """Return the logits of ResNet-50's graph: 53 convolutions with residual additions."""
 
     def conv(x, channels, kernel, stride=1, relu=True, residual=None):
-        w = b.graph.add_constant(weights.setdefault(
-            (channels, x.spec.shape[1], kernel),
-            tools.np.zeros((channels, x.spec.shape[1], kernel, kernel), F32),
-        ))
+        w = b.graph.add_constant(
+            weights.setdefault(
+                (channels, x.spec.shape[1], kernel),
+                tools.np.zeros((channels, x.spec.shape[1], kernel, kernel), F32),
+            )
+        )
         y = b.conv(x, w, stride, kernel // 2)
         y = y if residual is None else b.add(y, residual)
         return b.relu(y) if relu else y
@@ -251,13 +254,13 @@ intervals = st.builds(
 def test_buffers_that_live_together_never_overlap(items):
     offsets, size = arena.place(items)
     for i, (a, low) in enumerate(zip(items, offsets, strict=True)):
-        assert low % 64 == 0 and low + a.size <= size
+        assert low % 64 == 0
+        assert low + a.size <= size
         for b, other in list(zip(items, offsets, strict=True))[i + 1 :]:
             if a.start <= b.end and b.start <= a.end and a.size and b.size:
                 assert low + a.size <= other or other + b.size <= low
     live = [
-        sum(-(-x.size // 64) * 64 for x in items if x.start <= step <= x.end)
-        for step in range(40)
+        sum(-(-x.size // 64) * 64 for x in items if x.start <= step <= x.end) for step in range(40)
     ]
     assert arena.lower_bound(items) == max(live, default=0) <= size
 

@@ -87,7 +87,8 @@ def assert_same(before, after, sizes=None, exact=True):
     spec.check(after, "fuse")
     for seed in range(2):
         for old, new in zip(run(before, seed, sizes), run(after, seed, sizes), strict=True):
-            assert old.dtype == new.dtype and old.shape == new.shape
+            assert old.dtype == new.dtype
+            assert old.shape == new.shape
             if exact:
                 np.testing.assert_array_equal(old, new)
             else:
@@ -113,7 +114,9 @@ def fused(graph, sizes=None, exact=False):
 
 def test_constants_fold_through_chains_and_random_draws_do_not():
     b = Build()
-    w = b.transpose(b.mul(b.random(4, 3), b.full(shape=(), value=3.0, dtype="float32")), perm=(1, 0))
+    w = b.transpose(
+        b.mul(b.random(4, 3), b.full(shape=(), value=3.0, dtype="float32")), perm=(1, 0)
+    )
     key = b.constant(np.array([1, 2]))
     noise = b.philox_uniform(key, shape=(3, 4), dtype="float32", skip=0)
     graph = b.returns(b.add(b.add(b.input(3, 4), w), noise))
@@ -123,9 +126,12 @@ def test_constants_fold_through_chains_and_random_draws_do_not():
 def test_constant_that_would_grow_far_is_not_folded():
     b = Build()
     large = b.broadcast_to(b.random(1, 64), shape=(4096, 64))
-    graph = b.returns(b.add(b.input(4096, 64), large), b.full(shape=(9, 9), value=1.0, dtype="int32"))
+    graph = b.returns(
+        b.add(b.input(4096, 64), large), b.full(shape=(9, 9), value=1.0, dtype="int32")
+    )
     after = canonical(graph)
-    assert "broadcast_to" in names(after) and "full" not in names(after)
+    assert "broadcast_to" in names(after)
+    assert "full" not in names(after)
 
 
 def test_constant_with_a_symbol_is_not_folded():
@@ -209,7 +215,8 @@ def test_symbol_is_not_taken_for_the_size_of_the_example():
     x = b.input(Dim(4, "n"), 3)
     slices = [b.slice(x, starts=(0, 0), sizes=(m, 3), steps=(1, 1)) for m in (4, x.spec.shape[0])]
     after = canonical(b.returns(*slices), {"n": 7})
-    assert names(after) == ["slice"] and run(after, sizes={"n": 7})[0].shape == (4, 3)
+    assert names(after) == ["slice"]
+    assert run(after, sizes={"n": 7})[0].shape == (4, 3)
 
 
 def test_equal_work_is_done_once():
@@ -288,7 +295,8 @@ def test_scale_without_shift_leaves_a_plain_bias_out():
     b = Build()
     y = b.mul(b.conv(b.input(2, 4, 5, 5), b.random(6, 4, 1, 1)), b.random(1, 6, 1, 1))
     after = fused(b.returns(y))
-    assert names(after) == ["conv2d_fused"] and not after.nodes[0].attrs.has_bias
+    assert names(after) == ["conv2d_fused"]
+    assert not after.nodes[0].attrs.has_bias
 
 
 def test_batch_norm_of_trained_statistics_stays():
@@ -315,7 +323,8 @@ def test_residual_and_activation_join_the_convolution(swapped):
     y = norm(b, b.conv(x, b.random(4, 4, 3, 3), padding=1), 4)
     after = fused(b.returns(b.relu(b.add(x, y) if swapped else b.add(y, x))))
     assert names(after) == ["conv2d_fused"]
-    assert after.nodes[0].attrs.has_residual and after.nodes[0].attrs.activation == "relu"
+    assert after.nodes[0].attrs.has_residual
+    assert after.nodes[0].attrs.activation == "relu"
 
 
 def test_of_two_convolutions_that_are_added_the_later_takes_the_earlier_in():
@@ -328,7 +337,8 @@ def test_of_two_convolutions_that_are_added_the_later_takes_the_earlier_in():
 
 
 @pytest.mark.parametrize(
-    "name", ["relu", "relu6", "sigmoid", "tanh", "silu", "hswish", "gelu", "x_sigmoid", "clip", "clip2"]
+    "name",
+    ["relu", "relu6", "sigmoid", "tanh", "silu", "hswish", "gelu", "x_sigmoid", "clip", "clip2"],
 )
 @pytest.mark.parametrize("kind", ["conv2d", "matmul"])
 def test_activations_join(kind, name):
@@ -385,14 +395,19 @@ def test_bias_residual_and_activation_join_the_product(shape):
     y = b.add(b.random(*shape), b.product(x, b.random(6, 4), transpose_b=True))
     y = b.gelu(b.add(y, b.input(2, 5, 6)))
     after = fused(b.returns(y))
-    assert names(after) == ["matmul_fused"] and after.nodes[0].attrs.transpose_b
+    assert names(after) == ["matmul_fused"]
+    assert after.nodes[0].attrs.transpose_b
     assert after.nodes[0].inputs[2].spec.shape == (6,)
 
 
 def test_addition_that_broadcasts_the_product_is_no_bias():
     b = Build()
     y = b.product(b.input(1, 4), b.random(4, 6))
-    after = fused(b.returns(b.add(y, b.input(3, 6)), b.add(b.product(b.input(6, 4), b.random(4, 6)), b.input(6, 1))))
+    after = fused(
+        b.returns(
+            b.add(y, b.input(3, 6)), b.add(b.product(b.input(6, 4), b.random(4, 6)), b.input(6, 1))
+        )
+    )
     assert names(after).count("matmul") == 2
 
 
@@ -428,7 +443,8 @@ def test_chain_becomes_one_op():
     z = b.div(b.exp(b.mul(x, y)), b.add(b.square(x), b.scalar(1.5)))
     after = fused(b.returns(z), exact=True)
     assert names(after) == ["fused_elementwise"]
-    assert instructions(after.nodes[0]) == 5 and after.nodes[0].attrs.constants == (1.5,)
+    assert instructions(after.nodes[0]) == 5
+    assert after.nodes[0].attrs.constants == (1.5,)
     assert len(after.nodes[0].inputs) == 2
 
 
@@ -453,7 +469,8 @@ def test_region_never_reaches_round_a_node_that_depends_on_it():
     y = b.exp(b.input(4, 4))
     z = b.product(y, y)
     after = fused(b.returns(b.add(b.sin(y), b.cos(z))), exact=True)
-    assert "matmul" in names(after) and len(after.nodes) <= 4
+    assert "matmul" in names(after)
+    assert len(after.nodes) <= 4
 
 
 def test_masks_stay_inside_a_region():
@@ -474,7 +491,8 @@ def test_region_is_bounded():
     for _ in range(80):
         x = b.sin(x)
     sizes = [instructions(node) for node in fused(b.returns(x), exact=True).nodes]
-    assert sum(sizes) == 80 and max(sizes) <= 32
+    assert sum(sizes) == 80
+    assert max(sizes) <= 32
     b = Build()
     total = b.input(16)
     for _ in range(20):
@@ -518,7 +536,9 @@ def graphs(draw):
     full = [values[0]]
     square = b.random(4, 4)
     for _ in range(draw(st.integers(2, 18))):
-        kind = draw(st.sampled_from(["unary", "binary", "binary", "product", "row", "where", "neutral"]))
+        kind = draw(
+            st.sampled_from(["unary", "binary", "binary", "product", "row", "where", "neutral"])
+        )
         x = draw(st.sampled_from(full))
         y = draw(st.sampled_from(values))
         if kind == "unary":
@@ -536,7 +556,9 @@ def graphs(draw):
         values.append(made)
         if made.spec.dtype == F32 and repr(made.spec.shape) == repr((n, 4)):
             full.append(made)
-    b.graph.updates = {0: b.reshape(b.sum(draw(st.sampled_from(full)), axes=(0,), keepdims=False), shape=(4,))}
+    b.graph.updates = {
+        0: b.reshape(b.sum(draw(st.sampled_from(full)), axes=(0,), keepdims=False), shape=(4,))
+    }
     return b.returns(*(draw(st.sampled_from(values)) for _ in range(draw(st.integers(1, 4)))))
 
 
@@ -546,5 +568,6 @@ def test_any_graph_keeps_its_results(graph):
     after = passes.optimise(graph, Options())
     spec.check(after, "fuse")
     for old, new in zip(run(graph, sizes={"n": 5}), run(after, sizes={"n": 5}), strict=True):
-        assert old.shape == new.shape and old.dtype == new.dtype
+        assert old.shape == new.shape
+        assert old.dtype == new.dtype
         np.testing.assert_allclose(old, new, rtol=1e-4, atol=1e-4)

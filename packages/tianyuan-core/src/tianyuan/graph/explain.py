@@ -1,4 +1,4 @@
-"""Tell people what a program does: its printed form, and a report of what runs each step and why."""
+"""Tell people what a program does: its printed form, and a report on what runs each step."""
 
 from __future__ import annotations
 

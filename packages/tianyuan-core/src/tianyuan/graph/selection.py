@@ -75,9 +75,7 @@ def allowed(
     return kept, refused
 
 
-def choices_of(
-    node: Node, device: str, options: Options, known: Iterable[str] = ()
-) -> Choices:
+def choices_of(node: Node, device: str, options: Options, known: Iterable[str] = ()) -> Choices:
     """List the ways to run a node; ``known`` are the layouts that flat kernels may adapt to.
 
     Raises:
@@ -168,8 +166,10 @@ class Labelling:
         key = (spec, source, target)
         if key not in self._repack:
             kernel = relayout_kernel(spec, source, target, self.device, self.options)
-            self._repack[key] = inf if kernel is None else kernel.cost(
-                relayout_call(spec, source, target, self.options.threads)
+            self._repack[key] = (
+                inf
+                if kernel is None
+                else kernel.cost(relayout_call(spec, source, target, self.options.threads))
             )
         return self._repack[key]
 

@@ -160,5 +160,5 @@ _RULES: dict[str, Rule] = {
     "slice": _slice,
     "pad": _pad,
     "concat": _concat,
-    **{name: _reduce for name in ("sum", "mean", "prod", "max", "min")},
+    **dict.fromkeys(("sum", "mean", "prod", "max", "min"), _reduce),
 }

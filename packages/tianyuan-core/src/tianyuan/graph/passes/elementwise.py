@@ -49,9 +49,7 @@ def run(graph: Graph, options: Options) -> Graph:
     return Rebuilder(graph).run(visit)
 
 
-def _escaping(
-    region: Region, users: dict[Value, list[Node]], roots: set[Value]
-) -> list[Value]:
+def _escaping(region: Region, users: dict[Value, list[Node]], roots: set[Value]) -> list[Value]:
     """Return the values of a region that something outside needs."""
     return [
         value
@@ -99,9 +97,7 @@ class _Grower:
             region = self.home.get(value.node) if value.node else None
             if region is None or node in region or set(region.nodes) <= set(joined.nodes):
                 continue
-            merged = Region(
-                sorted({*joined.nodes, *region.nodes}, key=self.position.__getitem__)
-            )
+            merged = Region(sorted({*joined.nodes, *region.nodes}, key=self.position.__getitem__))
             if self._may_merge(merged, node):
                 joined = merged
         masks = [value for value in node.inputs if value.spec.dtype.name == "bool"]

@@ -46,7 +46,12 @@ def view(node: Node, base: str, fused: str) -> Fused | None:
     if node.op.name == base:
         fields = {name: getattr(node.attrs, name) for name in vars(node.attrs)}
         attrs = registry.get_op(fused).attrs(
-            **fields, has_bias=False, has_residual=False, activation="identity", lower=0.0, upper=0.0
+            **fields,
+            has_bias=False,
+            has_residual=False,
+            activation="identity",
+            lower=0.0,
+            upper=0.0,
         )
         return Fused(attrs, (node.inputs[0], node.inputs[1]))
     return None
@@ -69,9 +74,7 @@ def operands(
     return [(index, seen) for index, seen, _ in found]
 
 
-def with_activation(
-    to: Rebuilder, node: Node, users: Users, base: str, fused: str
-) -> Fused | None:
+def with_activation(to: Rebuilder, node: Node, users: Users, base: str, fused: str) -> Fused | None:
     """Return the fused form that a node ends as an activation, or None."""
     if node.op.name in ACTIVATIONS:
         for _, seen in operands(to, node, users, base, fused):
@@ -106,9 +109,7 @@ def _bounded(
     return None
 
 
-def with_residual(
-    to: Rebuilder, node: Node, users: Users, base: str, fused: str
-) -> Fused | None:
+def with_residual(to: Rebuilder, node: Node, users: Users, base: str, fused: str) -> Fused | None:
     """Return the fused form that takes in an addition of two values of one shape, or None."""
     if node.op.name != "add" or not same_spec(*node.inputs):
         return None
