@@ -364,7 +364,6 @@ TY_EXPORT_KERNELS(
     conv_depthwise, TY_KERNEL(conv2d_depthwise, "conv2d_f32", "depthwise"),
     TY_KERNEL(conv2d_plain_depthwise, "conv2d_f32", "plain_depthwise"),
     TY_KERNEL(conv2d_fused_depthwise, "conv2d_fused_f32", "depthwise"),
-    TY_KERNEL(conv2d_fused_depthwise, "conv2d_fused_f32", "depthwise_unbiased"),
     TY_KERNEL(conv2d_fused_plain_depthwise, "conv2d_fused_f32", "plain_depthwise"),
     TY_KERNEL(backward_data_depthwise, "conv2d_backward_data_f32", "depthwise"),
     TY_KERNEL(backward_weight_depthwise, "conv2d_backward_weight_f32", "depthwise"))

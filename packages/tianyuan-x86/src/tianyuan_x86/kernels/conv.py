@@ -159,12 +159,14 @@ def _blocked_pair(
     cost: Seconds,
     workspace: Bytes | None,
 ) -> list[Kernel]:
-    """Return one kernel for conv2d; two for conv2d_fused, whose third input has two meanings."""
+    """Return one kernel for conv2d, two for conv2d_fused, whose third input has two meanings."""
     x, w, image = layouts
     more = {} if workspace is None else {"workspace": workspace}
     if op == "conv2d":
         form = Layouts((x, w), (image,))
         return [describe(variant, layouts=form, supports=supports, cost=cost, **more)]
+    # A depthwise convolution whose residual comes without a bias is left to the plain kernel.
+    forms = 1 if variant == "depthwise" else 2
     return [
         describe(
             name,
@@ -176,7 +178,7 @@ def _blocked_pair(
         for name, rest, unbiased in (
             (variant, (PLAIN, image), False),
             (f"{variant}_unbiased", (image,), True),
-        )
+        )[:forms]
     ]
 
 
