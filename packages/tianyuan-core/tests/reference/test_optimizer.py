@@ -1,4 +1,4 @@
-"""Optimisers take PyTorch's steps, eagerly and traced; schedules and clipping follow their formulas."""
+"""Optimisers take the steps of PyTorch, eagerly and traced; schedules and clipping are exact."""
 
 from __future__ import annotations
 

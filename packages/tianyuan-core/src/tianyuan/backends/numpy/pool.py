@@ -59,14 +59,21 @@ def _winners(x: np.ndarray, attrs: Any, positions: Ints) -> np.ndarray:
     """Return which element of each window is its first largest; a NaN is larger than all."""
     padded = _padded(x, attrs.padding, -np.inf)
     inside = _padded(np.ones((1, 1, *x.shape[2:]), bool), attrs.padding, False)
-    winner = np.full((*x.shape[:2], *positions), -1, np.int32)
+    first = np.full((1, 1, *positions), -1, np.int32)
+    for index, valid in enumerate(_taps(inside, attrs, positions)):
+        first[(first < 0) & valid] = index
+    # Where all is minus infinity, the first pixel inside the image stays.
+    winner = np.tile(first, (*x.shape[:2], 1, 1))
     best = np.full(winner.shape, -np.inf, x.dtype)
-    pairs = zip(_taps(padded, attrs, positions), _taps(inside, attrs, positions), strict=True)
-    for index, (tap, valid) in enumerate(pairs):
-        # "not <=" lets a NaN win; once a NaN has won, nothing replaces it.
-        better = (~(tap <= best) & ~np.isnan(best)) | ((winner < 0) & valid)
-        np.copyto(best, tap, where=better)
-        winner[better] = index
+    has_nan = bool(np.isnan(x).any())
+    for index, tap in enumerate(_taps(padded, attrs, positions)):
+        better = tap > best
+        if has_nan:
+            better |= np.isnan(tap) & ~np.isnan(best)
+            np.copyto(best, tap, where=better)
+        else:
+            np.maximum(best, tap, out=best)
+        np.putmask(winner, better, index)
     return winner
 
 
@@ -82,7 +89,7 @@ def _max_pool_backward(
     wide = widened(g)
     total = _padded(np.zeros(out.shape, wide.dtype), attrs.padding, 0)
     for index, tap in enumerate(_taps(total, attrs, g.shape[2:])):
-        np.add(tap, wide, out=tap, where=winner == index)
+        tap += np.where(winner == index, wide, wide.dtype.type(0))
     out[...] = _inner(total, attrs.padding, out.shape[2:])
 
 
