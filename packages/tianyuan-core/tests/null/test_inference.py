@@ -6,7 +6,6 @@ import re
 
 import numpy as np
 import pytest
-
 from tianyuan import registry, shapes
 from tianyuan.dtypes import as_dtype
 from tianyuan.errors import AttrError

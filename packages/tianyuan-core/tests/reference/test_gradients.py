@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from tianyuan import registry
 from tianyuan.testing.cases import Case, all_cases
 from tianyuan.testing.differentiate import check_gradient

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from tianyuan import registry
 from tianyuan.errors import KernelError
 from tianyuan.imperative.dispatch import run_kernel

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import pytest
-
 from tianyuan import registry
 from tianyuan.ops import (
-    cast, creation, elementwise, fused, indexing, random, reduction, shape, sorting, update,
+    cast,
+    creation,
+    elementwise,
+    fused,
+    indexing,
+    random,
+    reduction,
+    shape,
+    sorting,
+    update,
 )  # fmt: skip
 from tianyuan.ops.reference import evaluate
 from tianyuan.testing.cases import cases_of

@@ -1,6 +1,7 @@
 """Define the attributes that ops carry; field order is the order of the C structs of attrs.h.
 
-Axes are normalised (non-negative, sorted) by whoever builds the attributes; extents may be symbolic.
+Axes are normalised (non-negative, sorted) by whoever builds the attributes; extents may be
+symbolic.
 """
 
 from __future__ import annotations

@@ -34,8 +34,7 @@ def instructions(attrs: a.FusedElementwise) -> list[tuple[Op, tuple[int, ...]]]:
         opcode, *registers = attrs.code[start : start + WIDTH]
         if not 0 <= opcode < len(BY_CODE):
             raise AttrError(
-                f"fused_elementwise: unknown opcode, got {opcode}, "
-                f"expected 0 to {len(BY_CODE) - 1}"
+                f"fused_elementwise: unknown opcode, got {opcode}, expected 0 to {len(BY_CODE) - 1}"
             )
         op = BY_CODE[opcode]
         assert isinstance(op.n_inputs, int)

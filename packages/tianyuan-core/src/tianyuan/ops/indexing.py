@@ -102,9 +102,11 @@ def _take_backward_reference(arrays: Arrays, attrs: a.TakeBackward) -> Arrays:
     where = wrap_indices("take_backward", indices, int(attrs.size))
     axis, end = attrs.axis, attrs.axis + indices.ndim
     result = _wide_copy(np.zeros((*g.shape[:axis], int(attrs.size), *g.shape[end:]), g.dtype))
-    lead = (slice(None),) * axis
+    lead: tuple[Any, ...] = (slice(None),) * axis
     for place in np.ndindex(*indices.shape):
-        result[(*lead, where[place])] += g[(*lead, *place)]
+        target = (*lead, where[place])
+        source = (*lead, *place)
+        result[target] += g[source]
     return (result.astype(g.dtype),)
 
 
@@ -122,7 +124,7 @@ def _check_gather(op: str, x: TensorSpec, indices: TensorSpec, axis: int) -> Non
     expect_axis(op, axis, x.ndim)
     _expect_index(op, indices)
     fits = indices.ndim == x.ndim and all(
-        int(m) <= int(n) for i, (m, n) in enumerate(zip(indices.shape, x.shape)) if i != axis
+        int(indices.shape[i]) <= int(x.shape[i]) for i in range(x.ndim) if i != axis
     )
     if not fits:
         raise ShapeError(
@@ -155,7 +157,8 @@ def _gather_reference(arrays: Arrays, attrs: a.Axis) -> Arrays:
     where = wrap_indices("gather", indices, x.shape[attrs.axis])
     result = np.empty(indices.shape, x.dtype)
     for place in np.ndindex(*indices.shape):
-        result[place] = x[(*place[: attrs.axis], where[place], *place[attrs.axis + 1 :])]
+        source = (*place[: attrs.axis], where[place], *place[attrs.axis + 1 :])
+        result[place] = x[source]
     return (result,)
 
 
@@ -251,7 +254,7 @@ def _index_write_infer(name: str) -> Any:
 
 def wrap_all(op: str, indices: Arrays, shape: Sequence[int]) -> tuple[np.ndarray, ...]:
     """Return one array of indices counted from the front per leading axis of ``shape``."""
-    return tuple(wrap_indices(op, idx, n) for idx, n in zip(indices, shape))
+    return tuple(wrap_indices(op, idx, shape[axis]) for axis, idx in enumerate(indices))
 
 
 def _index_reference(arrays: Arrays, attrs: a.Index) -> Arrays:

@@ -29,7 +29,8 @@ def philox_block(counter: Sequence[int], key: Sequence[int]) -> tuple[int, int, 
     k0, k1 = key
     for _ in range(ROUNDS):
         left, right = MULTIPLIERS[0] * c0, MULTIPLIERS[1] * c2
-        c0, c1, c2, c3 = (right >> 32) ^ c1 ^ k0, right & _MASK, (left >> 32) ^ c3 ^ k1, left & _MASK
+        c0, c2 = (right >> 32) ^ c1 ^ k0, (left >> 32) ^ c3 ^ k1
+        c1, c3 = right & _MASK, left & _MASK
         k0, k1 = (k0 + WEYL[0]) & _MASK, (k1 + WEYL[1]) & _MASK
     return (c0, c1, c2, c3)
 
@@ -48,7 +49,9 @@ def _infer(name: str, accepted: Callable[[np.dtype], bool], expected: str) -> An
         if state.dtype.name != "int64" or int(state.shape[0]) != 2:
             raise DTypeError(f"{name}: the state is wrong, got {state}, expected int64(2,)")
         if not accepted(dtype):
-            raise DTypeError(f"{name}: dtype is not accepted, got {dtype.name}, expected {expected}")
+            raise DTypeError(
+                f"{name}: dtype is not accepted, got {dtype.name}, expected {expected}"
+            )
         if any(int(n) < 0 for n in attrs.shape) or attrs.skip < 0:
             raise AttrError(
                 f"{name}: an extent or skip is negative, got {shapes.format_shape(attrs.shape)} "

@@ -106,7 +106,10 @@ def _mean(x: np.ndarray, axis: tuple[int, ...], keepdims: bool) -> Any:
 
 
 def _logsumexp(x: np.ndarray, axis: tuple[int, ...], keepdims: bool) -> Any:
-    return np.logaddexp.reduce(x, axis=axis, keepdims=keepdims) if axis else x
+    if not axis:
+        return x
+    reduce: Any = np.logaddexp.reduce
+    return reduce(x, axis=axis, keepdims=keepdims)
 
 
 def _arg_reference(function: Any) -> Any:

@@ -230,8 +230,7 @@ def _pad_backward_reference(arrays: Arrays, attrs: a.PadBackward) -> Arrays:
     result = np.zeros(shape)
     for place in np.ndindex(*g.shape):
         source = tuple(
-            pad_source(i, p, n, attrs.mode)
-            for i, (p, _), n in zip(place, pads, shape, strict=True)
+            pad_source(i, p, n, attrs.mode) for i, (p, _), n in zip(place, pads, shape, strict=True)
         )
         if -1 not in source:
             result[source] += g[place]

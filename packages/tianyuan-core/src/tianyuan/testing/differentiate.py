@@ -40,9 +40,7 @@ class Recorded(Operand):
         arrays = [operand.array for operand in operands]
         op.infer(tuple(TensorSpec(x.shape, x.dtype) for x in arrays), attrs)
         call = Call(op, operands, attrs)
-        call.outputs = tuple(
-            cls(x, call, i) for i, x in enumerate(evaluate(op, arrays, attrs))
-        )
+        call.outputs = tuple(cls(x, call, i) for i, x in enumerate(evaluate(op, arrays, attrs)))
         return call.outputs[0] if len(call.outputs) == 1 else call.outputs
 
 
@@ -175,5 +173,7 @@ def check_gradient(op: Op, case: Case, second: bool) -> str | None:
 
     inputs, found = first(arrays)
     chosen = [(g, ways[i]) for i, g in zip(case.grad, found, strict=True) if g is not None]
-    again = gradients([g for g, _ in chosen], [w for _, w in chosen], [inputs[i] for i in case.grad])
+    again = gradients(
+        [g for g, _ in chosen], [w for _, w in chosen], [inputs[i] for i in case.grad]
+    )
     return _check("second derivative", along, arrays, case.grad, again, rng)

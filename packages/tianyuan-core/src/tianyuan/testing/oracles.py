@@ -113,6 +113,10 @@ def elementwise(name: str, arrays: Arrays) -> np.ndarray:
     return _array(results, dtype, spread[0].shape)
 
 
+def _elementwise(name: str) -> Oracle:
+    return lambda arrays, attrs: [elementwise(name, arrays)]
+
+
 def _fused(arrays: Arrays, attrs: Any) -> Arrays:
     kind = next((x.dtype for x in arrays if is_float(x.dtype)), arrays[0].dtype)
     registers = [*arrays, *(np.asarray(value).astype(kind) for value in attrs.constants)]
@@ -292,6 +296,18 @@ def _concat(arrays: Arrays, attrs: Any) -> Arrays:
     return [np.stack([part for lane in lanes for part in lane], axis=attrs.axis)]
 
 
+def _reshape(arrays: Arrays, attrs: Any) -> Arrays:
+    return [np.array(list(arrays[0].flat), arrays[0].dtype).reshape(attrs.shape)]
+
+
+def _transpose(arrays: Arrays, attrs: Any) -> Arrays:
+    x = arrays[0]
+    result = np.empty([x.shape[axis] for axis in attrs.perm], x.dtype)
+    for place in np.ndindex(*result.shape):
+        result[place] = x[tuple(place[attrs.perm.index(axis)] for axis in range(x.ndim))]
+    return [result]
+
+
 def _broadcast_to(arrays: Arrays, attrs: Any) -> Arrays:
     return [np.array(np.ones(attrs.shape, np.bool_) * arrays[0]).astype(arrays[0].dtype)]
 
@@ -305,9 +321,13 @@ def _wide(x: np.ndarray) -> np.ndarray:
 
 def _open(indices: np.ndarray, axis: int) -> tuple[np.ndarray, ...]:
     """Return the full index of each element that an index array along one axis addresses."""
-    grid = list(np.indices(indices.shape))
-    grid[axis] = indices
-    return tuple(grid)
+    grid = np.indices(indices.shape)
+    return tuple(indices if i == axis else grid[i] for i in range(indices.ndim))
+
+
+def _take(arrays: Arrays, attrs: Any) -> Arrays:
+    where = (*(slice(None),) * attrs.axis, arrays[1])
+    return [arrays[0][where]]
 
 
 def _take_backward(arrays: Arrays, attrs: Any) -> Arrays:
@@ -320,12 +340,12 @@ def _take_backward(arrays: Arrays, attrs: Any) -> Arrays:
 
 def _last_write(x: np.ndarray, places: tuple[np.ndarray, ...], values: np.ndarray) -> np.ndarray:
     """Write from the last place to the first, leaving alone what is written already."""
-    result, written = x.copy(), np.zeros(x.shape, np.bool_)
+    result, written = np.array(x), np.zeros(x.shape, np.bool_)
     for spot in reversed(list(np.ndindex(*places[0].shape))):
         target = tuple(p[spot] for p in places)
         if not np.all(written[target]):
             result[target], written[target] = values[spot], True
-    return result
+    return np.asarray(result)
 
 
 def _added(x: np.ndarray, places: tuple[np.ndarray, ...], values: np.ndarray) -> np.ndarray:
@@ -341,7 +361,7 @@ def _order(x: np.ndarray, axis: int, descending: bool) -> np.ndarray:
         keys, missing = -keys, ~missing
     position = np.broadcast_to(np.arange(keys.shape[-1]), keys.shape)
     keys = np.where(np.isnan(keys), 0, keys)
-    return np.moveaxis(np.lexsort((position, keys, missing), axis=-1), -1, axis)
+    return np.asarray(np.moveaxis(np.lexsort((position, keys, missing), axis=-1), -1, axis))
 
 
 def _sorted(arrays: Arrays, attrs: Any) -> Arrays:
@@ -407,7 +427,7 @@ def _same(arrays: Arrays, attrs: Any) -> Arrays:
 
 
 ORACLES: dict[str, Oracle] = {
-    **{name: (lambda arrays, _, n=name: [elementwise(n, arrays)]) for name in SCALAR},
+    **{name: _elementwise(name) for name in SCALAR},
     "fused_elementwise": _fused,
     "cast": _cast,
     "copy": _same,
@@ -427,8 +447,8 @@ ORACLES: dict[str, Oracle] = {
     "log_softmax_backward": _lanes(_log_softmax_backward),
     "cumsum": _lanes(lambda lane: list(itertools.accumulate(lane))),
     "cumprod": _lanes(lambda lane: list(itertools.accumulate(lane, operator.mul))),
-    "reshape": lambda arrays, at: [np.array(list(arrays[0].flat), arrays[0].dtype).reshape(at.shape)],
-    "transpose": lambda arrays, at: [np.einsum(arrays[0], list(range(arrays[0].ndim)), list(at.perm))],
+    "reshape": _reshape,
+    "transpose": _transpose,
     "broadcast_to": _broadcast_to,
     "concat": _concat,
     "pad": _pad,
@@ -436,7 +456,7 @@ ORACLES: dict[str, Oracle] = {
     "slice": lambda arrays, at: [arrays[0][_grid(at.starts, at.sizes, at.steps)]],
     "slice_backward": _slice_backward,
     "slice_set": _slice_set,
-    "take": lambda arrays, at: [arrays[0][(*(slice(None),) * at.axis, arrays[1])]],
+    "take": _take,
     "take_backward": _take_backward,
     "gather": lambda arrays, at: [arrays[0][_open(arrays[1], at.axis)]],
     "scatter": lambda arrays, at: [_last_write(arrays[0], _open(arrays[1], at.axis), arrays[2])],

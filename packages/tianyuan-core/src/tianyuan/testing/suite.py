@@ -1,25 +1,26 @@
 """The tests that every backend must pass; a plugin's test file imports all names and sets BACKEND.
 
-    from tianyuan.testing.suite import *
+from tianyuan.testing.suite import *
 
-    BACKEND = "x86"
+BACKEND = "x86"
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 
 from .. import plugins, registry
 from ..dtypes import is_float
-from ..imperative.dispatch import run_kernel
-from ..kernel import Call, Kernel
+from ..imperative.dispatch import bind_kernel, run_kernel
+from ..kernel import PLAIN, Call, Kernel, Layouts
 from ..op import Op
+from ..ops.attrs import Relayout
 from ..ops.reference import evaluate
-from .cases import Case, all_cases, cases_of, specs_of
+from .cases import Case, all_cases, cases_of, real, specs_of
 from .compare import difference
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "test_kernel_is_repeatable",
     "test_layout_round_trip",
     "test_refusals_say_why",
+    "test_relayout_fills_padding",
 ]
 
 DEVICE = "cpu"
@@ -47,6 +49,8 @@ def pytest_generate_tests(metafunc: Any) -> None:
         found = kernels_of(backend)
         if "special" in metafunc.function.__name__:
             found = [k for k in found if registry.get_op(k.op).family == "elementwise"]
+        if "relayout" in metafunc.function.__name__:
+            found = [k for k in found if k.op == "relayout"]
         metafunc.parametrize("kernel", found, ids=[kernel.name for kernel in found])
     if "tier" in metafunc.fixturenames:
         metafunc.parametrize("tier", sorted({kernel.isa for kernel in kernels_of(backend)}))
@@ -66,9 +70,34 @@ def kernels_of(backend: str) -> list[Kernel]:
     ]
 
 
-def layouts_of(backend: str) -> list[str]:
-    """Return the names of the layouts that a backend brought."""
-    return [name for r in plugins.records() if r.name == backend for name in r.layouts]
+def layouts_of(backend: str | None = None) -> list[str]:
+    """Return the names of the layouts that a backend, or any backend, brought."""
+    return [name for r in plugins.records() if backend in (None, r.name) for name in r.layouts]
+
+
+def layout_shapes(layout: str) -> Iterator[tuple[int, ...]]:
+    """Yield logical shapes whose first two axes fill blocks exactly, in part, and several times."""
+    rng = np.random.default_rng(3)
+    for extent in (1, 3, 16, 19):
+        shape = tuple(int(n) for n in rng.integers(1, 5, registry.get_layout(layout).ndim))
+        for axis in range(min(2, len(shape))):
+            yield (*shape[:axis], extent, *shape[axis + 1 :])
+
+
+def relayout_cases() -> Iterator[Case]:
+    """Yield a repacking from plain to each layout and back."""
+    for layout in layouts_of():
+        for shape in layout_shapes(layout):
+            for attrs in (Relayout(PLAIN, layout), Relayout(layout, PLAIN)):
+                yield Case("relayout", (real(shape),), attrs, exact=True)
+
+
+def run_case(kernel: Kernel, call: Call, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Run a kernel on plain arrays; a relayout works on the layouts that its attributes name."""
+    if kernel.op == "relayout":
+        names = Layouts((call.attrs.source,), (call.attrs.target,))
+        kernel = replace(kernel, layouts=names)
+    return run_kernel(kernel, call, arrays)
 
 
 def call_of(op: Op, case: Case, arrays: Sequence[np.ndarray], threads: int = 1) -> Call:
@@ -81,21 +110,23 @@ def call_of(op: Op, case: Case, arrays: Sequence[np.ndarray], threads: int = 1) 
 def served(kernel: Kernel, threads: int = 1) -> Iterator[tuple[Case, Call, list[np.ndarray]]]:
     """Yield the cases that a kernel serves."""
     op = registry.get_op(kernel.op)
-    for seed, case in enumerate(cases_of(kernel.op)):
+    extra = relayout_cases() if kernel.op == "relayout" else ()
+    for seed, case in enumerate((*cases_of(kernel.op), *extra)):
         arrays = case.arrays(seed)
         call = call_of(op, case, arrays, threads)
         if registry.refusal(kernel, call) is None:
             yield case, call, arrays
 
 
-_expected: dict[int, tuple[np.ndarray, ...]] = {}
+_expected: dict[tuple[Case, bytes], tuple[np.ndarray, ...]] = {}
 
 
 def expected(case: Case, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """Return the reference's answer, computed once per case."""
-    if id(case) not in _expected:
-        _expected[id(case)] = evaluate(registry.get_op(case.op), arrays, case.attrs)
-    return _expected[id(case)]
+    """Return the reference's answer, computed once for all kernels of a case."""
+    key = (case, b"".join(_bits(arrays)))
+    if key not in _expected:
+        _expected[key] = evaluate(registry.get_op(case.op), arrays, case.attrs)
+    return _expected[key]
 
 
 def test_backend_is_loaded(backend: str) -> None:
@@ -110,13 +141,13 @@ def test_kernel_agrees_with_reference(kernel: Kernel) -> None:
     for case, call, arrays in served(kernel):
         count += 1
         before = [x.copy() for x in arrays]
-        got = run_kernel(kernel, call, arrays)
+        got = run_case(kernel, call, arrays)
         wrong = difference(case, got, expected(case, arrays))
         if wrong is not None:
             failures.append(f"{case}: {wrong}")
         for x, y in zip(arrays, before, strict=True):
             assert x.tobytes() == y.tobytes(), f"{case}: an input was written"
-    assert count, f"{kernel.name} serves none of the {len(cases_of(kernel.op))} cases of {kernel.op}"
+    assert count, f"{kernel.name} serves none of {len(cases_of(kernel.op))} cases of {kernel.op}"
     assert not failures, f"{len(failures)} of {count} cases fail\n" + "\n".join(failures[:8])
 
 
@@ -124,12 +155,12 @@ def test_kernel_is_repeatable(kernel: Kernel) -> None:
     """A second run gives the same bits, and so does another thread count where that is promised."""
     op = registry.get_op(kernel.op)
     for case, call, arrays in served(kernel):
-        first = run_kernel(kernel, call, arrays)
-        again = run_kernel(kernel, call, arrays)
+        first = run_case(kernel, call, arrays)
+        again = run_case(kernel, call, arrays)
         assert _bits(first) == _bits(again), f"{case}: a second run differs"
         many = call_of(op, case, arrays, _MANY_THREADS)
         if kernel.reproducible and registry.refusal(kernel, many) is None:
-            threaded = run_kernel(kernel, many, arrays)
+            threaded = run_case(kernel, many, arrays)
             assert _bits(first) == _bits(threaded), f"{case}: {_MANY_THREADS} threads differ"
 
 
@@ -150,7 +181,8 @@ def test_refusals_say_why(backend: str) -> None:
         for seed, case in enumerate(cases_of(kernel.op)):
             reason = registry.refusal(kernel, call_of(op, case, case.arrays(seed)))
             if reason is not None:
-                assert isinstance(reason, str) and reason.strip(), f"{kernel.name} gives no reason"
+                assert isinstance(reason, str), f"{kernel.name}: {reason!r} is no text"
+                assert reason.strip(), f"{kernel.name} gives no reason"
                 assert "\n" not in reason, f"{kernel.name}: {reason!r}"
 
 
@@ -190,18 +222,34 @@ def test_layout_round_trip(layout: str) -> None:
     """Packing and unpacking gives the value back; padding lanes are zero where promised."""
     found = registry.get_layout(layout)
     rng = np.random.default_rng(3)
-    for extent in (1, 3, 16, 19):
-        shape = tuple(int(n) for n in rng.integers(1, 5, found.ndim))
-        for axis in range(min(2, found.ndim)):
-            grown = (*shape[:axis], extent, *shape[axis + 1 :])
-            for dtype in (np.float32, np.int8):
-                value = rng.integers(1, 100, grown).astype(dtype)
-                packed = found.pack(value)
-                assert packed.flags.c_contiguous, f"{layout}{grown}: packed is not contiguous"
-                assert packed.shape == tuple(found.extents(grown)), f"{layout}{grown}: extents"
-                np.testing.assert_array_equal(found.unpack(packed, grown), value)
-                if found.padding == "zero":
-                    assert np.count_nonzero(packed) == value.size, f"{layout}{grown}: padding"
+    for shape in layout_shapes(layout):
+        for dtype in (np.float32, np.int8):
+            value = rng.integers(1, 100, shape).astype(dtype)
+            packed = found.pack(value)
+            assert packed.flags.c_contiguous, f"{layout}{shape}: packed is not contiguous"
+            assert packed.shape == tuple(found.extents(shape)), f"{layout}{shape}: extents"
+            np.testing.assert_array_equal(found.unpack(packed, shape), value)
+            if found.padding == "zero":
+                assert np.count_nonzero(packed) == value.size, f"{layout}{shape}: padding"
+
+
+def test_relayout_fills_padding(kernel: Kernel) -> None:
+    """A kernel that packs leaves in memory, padding lanes too, what the layout's pack gives."""
+    for case, call, arrays in served(kernel):
+        if call.attrs.source != PLAIN or call.attrs.target == PLAIN:
+            continue
+        layout = registry.get_layout(call.attrs.target)
+        want = layout.pack(arrays[0])
+        out = np.full(want.shape, np.nan, want.dtype)
+        given = out
+        if kernel.is_native:
+            # C kernels are told the logical shape over the packed memory.
+            given = np.ndarray(arrays[0].shape, out.dtype, buffer=out.data)
+        bind_kernel(kernel, call)(arrays, [given], np.empty(kernel.workspace(call), np.uint8))
+        if layout.padding == "zero":
+            np.testing.assert_array_equal(out, want, err_msg=str(case))
+        else:
+            np.testing.assert_array_equal(layout.unpack(out, arrays[0].shape), arrays[0])
 
 
 def cases_without_kernel(backend: str) -> list[str]:

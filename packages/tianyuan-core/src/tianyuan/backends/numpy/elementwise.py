@@ -108,7 +108,9 @@ FUNCTIONS: dict[str, Function] = {
 }  # fmt: skip
 
 # Those that need temporaries, and so run block by block.
-_COMPOSITE = frozenset({"erf", "hswish", "silu", "gelu", "softplus", "rsqrt", "sigmoid", "hsigmoid"})
+_COMPOSITE = frozenset(
+    {"erf", "hswish", "silu", "gelu", "softplus", "rsqrt", "sigmoid", "hsigmoid"}
+)
 
 
 def is_short_float(dtype: np.dtype) -> bool:

@@ -72,8 +72,8 @@ def _rows(array: np.ndarray, count: int) -> np.ndarray:
 
 def _row_numbers(op: str, indices: Arrays, shape: tuple[int, ...]) -> np.ndarray:
     numbers = np.zeros(indices[0].size, np.int64)
-    for where, extent in zip(wrap_all(op, indices, shape), shape):
-        numbers = numbers * extent + where.reshape(-1)
+    for axis, where in enumerate(wrap_all(op, indices, shape)):
+        numbers = numbers * shape[axis] + where.reshape(-1)
     return numbers
 
 
@@ -106,9 +106,9 @@ def _one_hot(ctx: Any, inputs: Arrays, outputs: Arrays, attrs: Any, workspace: A
 
 
 def _descending_order(x: np.ndarray, axis: int) -> np.ndarray:
-    """Return the stable descending order: the ascending one of the reversed axis, read backwards."""
+    """Return the stable descending order: the ascending one of the reversed axis, reversed."""
     order = np.flip(np.argsort(np.flip(x, axis), axis, kind="stable"), axis)
-    return x.shape[axis] - 1 - order
+    return np.asarray(x.shape[axis] - 1 - order)
 
 
 def _sorted(ctx: Any, inputs: Arrays, outputs: Arrays, attrs: Any, workspace: Any) -> None:
@@ -118,7 +118,8 @@ def _sorted(ctx: Any, inputs: Arrays, outputs: Arrays, attrs: Any, workspace: An
         order = _descending_order(keys, axis)
     else:
         order = np.argsort(keys, axis, kind="stable")
-    order = order[(*(slice(None),) * axis, slice(outputs[0].shape[axis]))]
+    kept = (*(slice(None),) * axis, slice(outputs[0].shape[axis]))
+    order = order[kept]
     np.copyto(outputs[0], np.take_along_axis(x, order, axis))
     np.copyto(outputs[1], order, casting="unsafe")
 

@@ -82,12 +82,12 @@ def _pad_backward(ctx: Any, inputs: Arrays, outputs: Arrays, attrs: Any, workspa
         if not before and not after:
             continue
         extent = out.shape[axis]
-        lead = (slice(None),) * axis
-        body = g[(*lead, slice(before, before + extent))].copy()
+        lanes = np.moveaxis(g, axis, 0)
+        body = lanes[before : before + extent].copy()
         for position, source in enumerate(_sources(extent, before, after, attrs.mode)):
             if not before <= position < before + extent:
-                body[(*lead, source)] += g[(*lead, position)]
-        g = body
+                body[source] += lanes[position]
+        g = np.moveaxis(body, 0, axis)
     np.copyto(out, g, casting="unsafe")
 
 
@@ -115,7 +115,8 @@ def _arange(ctx: Any, inputs: Arrays, outputs: Arrays, attrs: Any, workspace: An
 
 
 def _eye(ctx: Any, inputs: Arrays, outputs: Arrays, attrs: Any, workspace: Any) -> None:
-    np.copyto(outputs[0], np.eye(*outputs[0].shape, attrs.k, dtype=np.bool_), casting="unsafe")
+    diagonal = np.eye(attrs.rows, attrs.cols, attrs.k, dtype=np.bool_)
+    np.copyto(outputs[0], diagonal, casting="unsafe")
 
 
 _RUNS: dict[str, Any] = {

@@ -55,14 +55,14 @@ def _sum_to(ctx: Any, inputs: Arrays, outputs: Arrays, attrs: Any, workspace: An
 
 
 def _softmax(x: np.ndarray, axis: int) -> np.ndarray:
-    y = x - np.max(x, axis=axis, keepdims=True, initial=-np.inf)
+    y = np.asarray(x - np.max(x, axis=axis, keepdims=True, initial=-np.inf))
     np.exp(y, out=y)
     y /= np.sum(y, axis=axis, keepdims=True)
     return y
 
 
 def _log_softmax(x: np.ndarray, axis: int) -> np.ndarray:
-    y = x - np.max(x, axis=axis, keepdims=True, initial=-np.inf)
+    y = np.asarray(x - np.max(x, axis=axis, keepdims=True, initial=-np.inf))
     y -= np.log(np.sum(np.exp(y), axis=axis, keepdims=True))
     return y
 

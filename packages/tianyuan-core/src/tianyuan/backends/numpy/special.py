@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,22 +16,18 @@ _END = 6.0
 _TERMS = {4: (9, 9), 8: (18, 22)}  # itemsize -> terms of either series
 
 
-@lru_cache(maxsize=None)
+@cache
 def _series(itemsize: int) -> tuple[list[float], list[float]]:
     """Return the coefficients of both series, constant term first."""
     taylor_terms, tail_terms = _TERMS[itemsize]
     scale = 2 / math.sqrt(math.pi)
-    taylor = [
-        scale * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(taylor_terms)
-    ]
+    taylor = [scale * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(taylor_terms)]
     low, high = 2 / (2 + _END), 2 / (2 + _SPLIT)
 
-    def tail(u: np.ndarray) -> np.ndarray:
-        t = (u * (high - low) + high + low) / 2
-        x = 2 / t - 2
-        return np.array([math.erfc(v) * math.exp(v * v) for v in x])
-
-    return taylor, [float(c) for c in chebyshev.chebinterpolate(tail, tail_terms)]
+    points = chebyshev.chebpts1(tail_terms + 1)
+    places = 2 / ((points * (high - low) + high + low) / 2) - 2
+    tail = [math.erfc(x) * math.exp(x * x) for x in places]
+    return taylor, [float(c) for c in chebyshev.chebfit(points, tail, tail_terms)]
 
 
 def _horner(coefficients: list[float], x: np.ndarray) -> np.ndarray:
@@ -47,7 +43,7 @@ def _clenshaw(coefficients: list[float], x: np.ndarray) -> np.ndarray:
     twice = x + x
     for coefficient in reversed(coefficients[1:]):
         ahead, behind = twice * ahead - behind + x.dtype.type(coefficient), ahead
-    return x * ahead - behind + x.dtype.type(coefficients[0])
+    return np.asarray(x * ahead - behind + x.dtype.type(coefficients[0]))
 
 
 def erf(x: np.ndarray, out: Any = None) -> np.ndarray:
@@ -61,7 +57,7 @@ def erf(x: np.ndarray, out: Any = None) -> np.ndarray:
     low, high = 2 / (2 + _END), 2 / (2 + _SPLIT)
     place = ((2 / (2 + far)) * 2 - (high + low)) / (high - low)
     large = one - np.exp(-far * far) * _clenshaw(tail, place.astype(x.dtype))
-    result = np.copysign(np.where(size < _SPLIT, small, large), x)
+    result = np.asarray(np.copysign(np.where(size < _SPLIT, small, large), x))
     if out is None:
         return result
     np.copyto(out, result)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from importlib import import_module
 from typing import Any
 from zlib import crc32
@@ -79,13 +79,13 @@ def spec(shape: Sequence[int], dtype: str = "float32") -> TensorSpec:
     return TensorSpec(tuple(shape), as_dtype(dtype))
 
 
-@lru_cache(maxsize=None)
+@cache
 def all_cases() -> tuple[Case, ...]:
     """Return the valid calls of every family."""
     return tuple(case for family in _modules() for case in family.CASES)
 
 
-@lru_cache(maxsize=None)
+@cache
 def all_invalid() -> tuple[Invalid, ...]:
     """Return the invalid calls of every family."""
     return tuple(case for family in _modules() for case in family.INVALID)

@@ -130,7 +130,9 @@ def _binary_gradients() -> Iterator[Case]:
 
 def _where() -> Iterator[Case]:
     for dtype in ("bool", *INTEGERS, *FLOATS):
-        yield Case("where", (flags((3, 35)), number((3, 35), dtype), number((35,), dtype)), exact=True)
+        yield Case(
+            "where", (flags((3, 35)), number((3, 35), dtype), number((35,), dtype)), exact=True
+        )
     for mask, a, b in (((), (), ()), ((4, 1), (1, 5), ()), ((0,), (0,), (1,)), ((7,), (), (2, 7))):
         yield Case("where", (flags(mask), real(a), real(b)), exact=True)
     inputs = (flags((3, 2)), real((3, 2), "float64"), real((2,), "float64"))

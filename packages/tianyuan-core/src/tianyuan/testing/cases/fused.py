@@ -59,7 +59,9 @@ def _chains() -> Iterator[Case]:
     )  # fmt: skip
     for a, b in pairs:
         for attrs in (silu, scaled, both):
-            for dtype in ("float32",) if len(a) > 2 else ("float32", "float16", "bfloat16", "float64"):
+            for dtype in (
+                ("float32",) if len(a) > 2 else ("float32", "float16", "bfloat16", "float64")
+            ):
                 inputs: tuple[Source, ...] = (real(a, dtype), real(b, dtype))
                 yield Case("fused_elementwise", inputs, attrs, ulps=24)
     bits = program(("bitwise_and", 0, 1, 0), ("left_shift", 2, 1, 0), outputs=(3,))
@@ -81,17 +83,27 @@ _x = (spec((3,)), spec((3,)))
 INVALID: tuple[Invalid, ...] = (
     Invalid("fused_elementwise", _x, AttrError, "cut short", FusedElementwise((39, 0), (), (0,))),
     Invalid(
-        "fused_elementwise", _x, AttrError, "unknown opcode", FusedElementwise((999, 0, 0, 0), (), (0,))
+        "fused_elementwise",
+        _x,
+        AttrError,
+        "unknown opcode",
+        FusedElementwise((999, 0, 0, 0), (), (0,)),
     ),
     Invalid(
-        "fused_elementwise", _x, AttrError, "register is not set", program(("add", 0, 2, 0), outputs=(2,))
+        "fused_elementwise",
+        _x,
+        AttrError,
+        "register is not set",
+        program(("add", 0, 2, 0), outputs=(2,)),
     ),
     Invalid(
-        "fused_elementwise", _x, AttrError, "register is not set", program(("neg", 0, 0, 0), outputs=(5,))
+        "fused_elementwise",
+        _x,
+        AttrError,
+        "register is not set",
+        program(("neg", 0, 0, 0), outputs=(5,)),
     ),
-    Invalid(
-        "fused_elementwise", _x, AttrError, "no output", program(("neg", 0, 0, 0), outputs=())
-    ),
+    Invalid("fused_elementwise", _x, AttrError, "no output", program(("neg", 0, 0, 0), outputs=())),
     Invalid(
         "fused_elementwise",
         (spec((3,)), spec((2,))),

@@ -139,6 +139,7 @@ INVALID: tuple[Invalid, ...] = (
             ("max_pool2d", _WINDOW),
             ("avg_pool2d", AvgPool2d((2, 2), (2, 2))),
             ("adaptive_avg_pool2d", Size2d((2, 2))),
+            ("adaptive_avg_pool2d_backward", Size2d((2, 2))),
             ("adaptive_max_pool2d", Size2d((2, 2))),
         )
     ),

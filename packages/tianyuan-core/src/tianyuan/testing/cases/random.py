@@ -40,7 +40,5 @@ INVALID: tuple[Invalid, ...] = (
     Invalid(
         "philox_uniform", (spec((), "int64"),), ShapeError, "rank", RandomFill((2,), "float32")
     ),
-    Invalid(
-        "philox_normal", (_state,), AttrError, "negative", RandomFill((2,), "float32", -1)
-    ),
+    Invalid("philox_normal", (_state,), AttrError, "negative", RandomFill((2,), "float32", -1)),
 )

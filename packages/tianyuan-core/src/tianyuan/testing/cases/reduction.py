@@ -72,7 +72,13 @@ def _reduce_gradients() -> Iterator[Case]:
 def _args() -> Iterator[Case]:
     for name in ("argmax", "argmin"):
         for dtype in ("bool", *INTEGERS, *FLOATS):
-            for shape, axis in (((5, 33), 1), ((33, 5), 0), ((3, 5, 17), 1), ((1,), 0), ((0, 3), 1)):
+            for shape, axis in (
+                ((5, 33), 1),
+                ((33, 5), 0),
+                ((3, 5, 17), 1),
+                ((1,), 0),
+                ((0, 3), 1),
+            ):
                 for keepdims in (False, True):
                     # Small integers repeat, so that the first occurrence matters.
                     source = number(shape, dtype, -1, 1)

@@ -123,7 +123,11 @@ INVALID: tuple[Invalid, ...] = (
     Invalid("slice", (_x,), AttrError, "a step is 0", a.Slice((0, 0), (2, 2), (1, 0))),
     Invalid("slice", (_x,), AttrError, "one entry per axis", a.Slice((0,), (2, 2), (1, 1))),
     Invalid(
-        "slice_backward", (_x,), AttrError, "leaves the axis", a.SliceBackward((2, 2), (0, 0), (1, 1))
+        "slice_backward",
+        (_x,),
+        AttrError,
+        "leaves the axis",
+        a.SliceBackward((2, 2), (0, 0), (1, 1)),
     ),
     Invalid(
         "slice_set",
