@@ -16,6 +16,7 @@ from ..graph import passes
 from ..graph.compile import Compiled, compile_graph
 from ..graph.graph import Graph
 from ..graph.options import Options
+from ..graph.program import Program
 from ..imperative import dispatch
 from ..imperative.tensor import Tensor
 from .tracer import Cell, HostInput
@@ -112,27 +113,51 @@ class CompiledGraph:
         Raises:
             ShapeError: where an input does not fit; nothing has been changed then.
         """
-        sizes = self.sizes_for([array.shape for array in inputs])
-        compiled = self.compiled_for(sizes)
+        return self.run_program(inputs, out)[1]
+
+    def run_program(
+        self, inputs: Sequence[np.ndarray], out: Sequence[np.ndarray] | None = None
+    ) -> tuple[Program, list[np.ndarray]]:
+        """Run as ``run`` does, and also return the program that served."""
+        compiled = self.compiled_for(self.sizes_for([array.shape for array in inputs]))
         if not self._updated:
-            bound = [*inputs, *self._read_hosts()]
-            return self._execute(compiled, bound, [self._array(c) for c in self.cells], out)
-        with _turn:
-            bound = [*inputs, *self._read_hosts()]
-            for index in self._updated:
-                make_private(self.cells[index].get())
-            return self._execute(compiled, bound, [self._array(c) for c in self.cells], out)
+            outputs = self._execute(compiled, inputs, out)
+        else:
+            with _turn:
+                for index in self._updated:
+                    make_private(self.cells[index].get())
+                outputs = self._execute(compiled, inputs, out)
+        return compiled.program, outputs
 
     def _execute(
         self,
         compiled: Compiled,
         inputs: Sequence[np.ndarray],
-        states: Sequence[np.ndarray],
         out: Sequence[np.ndarray] | None,
     ) -> list[np.ndarray]:
-        outputs = self.make_outputs(compiled) if out is None else list(out)
-        compiled.executable.run(inputs, states, outputs)
+        outputs = self.make_outputs(compiled) if out is None else self._given(compiled, out)
+        states = [cell.get()._data for cell in self.cells]
+        compiled.executable.run([*inputs, *self._read_hosts()], states, outputs)
         return outputs
+
+    @staticmethod
+    def _given(compiled: Compiled, out: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Check arrays that the caller wants the outputs in.
+
+        Raises:
+            ShapeError: where one has not the shape, dtype or memory order that it must have.
+        """
+        slots = [compiled.program.slots[i] for i in compiled.program.outputs]
+        if len(out) != len(slots):
+            raise ShapeError(f"model: out has {len(out)} arrays, expected {len(slots)}")
+        for array, slot in zip(out, slots, strict=True):
+            fits = array.shape == slot.spec.shape and array.dtype == slot.spec.dtype
+            if not fits or not array.flags.c_contiguous or not array.flags.writeable:
+                raise ShapeError(
+                    f"model: an array of out does not fit, got {array.dtype.name}{array.shape}, "
+                    f"expected a writeable C-contiguous {slot.spec}"
+                )
+        return list(out)
 
     @staticmethod
     def make_outputs(compiled: Compiled) -> list[np.ndarray]:
@@ -142,11 +167,6 @@ class CompiledGraph:
             dispatch.empty(slots[i].spec.shape, slots[i].spec.dtype)
             for i in compiled.program.outputs
         ]
-
-    @staticmethod
-    def _array(cell: Cell) -> np.ndarray:
-        data: np.ndarray = cell.get()._data
-        return data
 
     def _read_hosts(self) -> list[np.ndarray]:
         # In the order of the trace, each followed by its effect: the next may read what it left.

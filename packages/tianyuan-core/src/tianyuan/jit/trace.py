@@ -16,7 +16,9 @@ import numpy as np
 
 from .. import shapes
 from ..errors import TraceError
+from ..graph.explain import Explanation, explain
 from ..graph.graph import Constant, Graph
+from ..graph.program import Program
 from ..imperative import dispatch
 from ..imperative.state import state
 from ..imperative.tensor import Tensor, wrap
@@ -107,6 +109,7 @@ class trace:
         self._fixed: set[str] = set()
         self._traces: dict[Any, list[Traced]] = {}
         self._last: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self._program: Program | None = None
         self._lock = threading.RLock()
 
     def __get__(self, instance: Any, owner: Any) -> Any:
@@ -138,7 +141,7 @@ class trace:
         tensors = [leaf if isinstance(leaf, Tensor) else Tensor(leaf) for leaf in leaves]
         traced = self._find(tensors, structure)
         self._last = (args, kwargs)
-        outputs = traced.compiled.run([tensor._data for tensor in tensors])
+        self._program, outputs = traced.compiled.run_program([t._data for t in tensors])
         for tensor, constant, index in traced.grads:
             tensor._grad = constant if index < 0 else _tensor(outputs[index])
         results = [_tensor(array) for array in outputs[: traced.n_results]]
@@ -221,6 +224,16 @@ class trace:
         return Traced(
             tracer.graph, compiled, tracer, out_structure, len(leaves), tuple(grads)
         )
+
+    def explain(self) -> Explanation:
+        """Show what runs each step of the program that the last call used.
+
+        Raises:
+            TraceError: where the function has not been called.
+        """
+        if self._program is None:
+            raise TraceError("trace.explain: the function has not been called yet")
+        return explain(self._program)
 
     def dump(
         self,
