@@ -21,6 +21,7 @@ from .kernel import (
     Layouts,
     bytes_cost,
 )
+from .native import functions_of_table
 from .op import Op, TensorSpec
 
 API = (1, 0)
@@ -41,6 +42,7 @@ __all__ = [
     "TensorSpec",
     "bytes_cost",
     "encode_attrs",
+    "functions_of_table",
     "get_include",
     "hookimpl",
 ]
