@@ -1,4 +1,5 @@
 // reshape, transpose, broadcast_to, concat, pad, slice and their gradients, for items of any dtype.
+#include "fill.hpp"
 #include "strided.hpp"
 
 namespace TY_ISA {
@@ -14,14 +15,6 @@ char *item(void *data, int64_t offset, int64_t itemsize) {
 void copy_flat(const ty_ctx *ctx, const ty_tensor &x, void *to) {
   Strided s = {1, {ty_count(x)}, {1}, {1}};
   copy_strided(ctx, s, ty_itemsize(x.dtype), x.data, to);
-}
-
-void clear(const ty_ctx *ctx, const ty_tensor &y) {
-  char *to = static_cast<char *>(y.data);
-  ty_parallel(ctx, ty_count(y) * ty_itemsize(y.dtype), 4 * COPY_GRAIN,
-              [&](int64_t begin, int64_t end, int32_t) {
-                memset(to + begin, 0, (size_t)(end - begin));
-              });
 }
 
 int reshape(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *,
@@ -138,48 +131,6 @@ int slice_set(ARGUMENTS) {
   put_region(ctx, inputs[1], outputs[0], TY_INTS(attrs, attrs->starts),
              TY_INTS(attrs, attrs->steps));
   return 0;
-}
-
-// Writes the value in an item of a dtype into bits.
-void encode(int32_t dtype, double value, void *bits) {
-  switch (dtype) {
-    case TY_FLOAT32: {
-      const float v = (float)value;
-      memcpy(bits, &v, sizeof v);
-      return;
-    }
-    case TY_FLOAT64:
-      memcpy(bits, &value, sizeof value);
-      return;
-    case TY_FLOAT16: {
-      const uint16_t v = (uint16_t)_cvtss_sh((float)value, _MM_FROUND_TO_NEAREST_INT);
-      memcpy(bits, &v, sizeof v);
-      return;
-    }
-    case TY_BFLOAT16: {
-      uint16_t lanes[VF];
-      vstore_bf16(lanes, vset1((float)value));
-      memcpy(bits, lanes, sizeof lanes[0]);
-      return;
-    }
-    case TY_BOOL: {
-      const uint8_t v = value != 0.0;
-      memcpy(bits, &v, sizeof v);
-      return;
-    }
-    default: {
-      const int64_t v = (int64_t)value;  // little endian: the low bytes come first
-      memcpy(bits, &v, (size_t)ty_itemsize(dtype));
-    }
-  }
-}
-
-void fill(const ty_ctx *ctx, const ty_tensor &y, double value) {
-  uint64_t bits = 0;
-  encode(y.dtype, value, &bits);
-  if (bits == 0) return clear(ctx, y);
-  Strided s = {1, {ty_count(y)}, {0}, {1}};
-  copy_strided(ctx, s, ty_itemsize(y.dtype), &bits, y.data);
 }
 
 // Which index of the unpadded axis an index of the padded one shows.
