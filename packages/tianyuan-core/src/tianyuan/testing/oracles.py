@@ -164,10 +164,16 @@ def _mean(values: list[float]) -> float:
     return math.fsum(values) / len(values) if values else math.nan
 
 
+def _extreme(pick: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    return lambda values: math.nan if any(v != v for v in values) else pick(values)
+
+
 def _logsumexp(values: list[float]) -> float:
     if not values:
         return -math.inf
-    top = max(values)
+    top = _extreme(max)(values)
+    if not math.isfinite(top):
+        return top
     return top + math.log(math.fsum(math.exp(v - top) for v in values))
 
 
@@ -435,8 +441,8 @@ ORACLES: dict[str, Oracle] = {
     "sum": _reduce(_sum),
     "prod": _reduce(math.prod),
     "mean": _reduce(_mean),
-    "max": _reduce(max),
-    "min": _reduce(min),
+    "max": _reduce(_extreme(max)),
+    "min": _reduce(_extreme(min)),
     "logsumexp": _reduce(_logsumexp),
     "argmax": _arg(operator.gt),
     "argmin": _arg(operator.lt),

@@ -49,6 +49,10 @@ def _reduces() -> Iterator[Case]:
                         magnitude=2.0,
                         exact=exact or dtype not in FLOATS,
                     )
+    for name in kinds:
+        nans = fixed([[1, np.nan, 3, 2], [np.nan, -1, 0, np.inf], [4, 3, -2, 1]])
+        yield Case(name, (nans,), Reduce((1,)))
+        yield Case(name, (nans,), Reduce((0,), True))
     for name in ("sum", "prod", "mean", "logsumexp"):
         yield Case(name, (real((3, 0)),), Reduce((1,)))
         yield Case(name, (real((0,)),), Reduce((0,), True))
