@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tianyuan import plugins
+from tianyuan.errors import BackendError
 from tianyuan.kernel import Context
 from tianyuan.plugin import API, Call, Kernel, Layout, Layouts, hookimpl
 from tianyuan.plugins import PluginRecord, PluginWarning
@@ -95,6 +96,17 @@ def test_a_right_backend_passes(backend: Any) -> None:
     suite.test_refusals_say_why("toy")
     assert suite.layouts_of("toy") == ["rows4c"]
     suite.test_layout_round_trip("rows4c")
+
+
+def test_an_absent_backend_is_named_with_its_reason(backend: Any) -> None:
+    with pytest.raises(BackendError, match="got 'toy': it is not installed"):
+        suite.require("toy")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PluginWarning)
+        with pytest.raises(BackendError):
+            backend(kernel(op="no_such_op"))
+    with pytest.raises(BackendError, match="got 'toy': .*unknown op 'no_such_op'"):
+        suite.require("toy")
 
 
 def test_a_wrong_element_fails(backend: Any) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from .. import plugins, registry
 from ..dtypes import is_float
+from ..errors import BackendError
 from ..imperative.dispatch import bind_kernel, run_kernel
 from ..kernel import PLAIN, Call, Kernel, Layouts
 from ..op import Op
@@ -45,6 +46,7 @@ _PRODUCTS = ("silu", "gelu", "hswish")
 def pytest_generate_tests(metafunc: Any) -> None:
     """Run each test once per kernel, tier or layout of the backend that the test file names."""
     backend = metafunc.module.BACKEND
+    require(backend)
     if "kernel" in metafunc.fixturenames:
         found = kernels_of(backend)
         if "special" in metafunc.function.__name__:
@@ -58,6 +60,17 @@ def pytest_generate_tests(metafunc: Any) -> None:
         metafunc.parametrize("layout", layouts_of(backend))
     if "backend" in metafunc.fixturenames:
         metafunc.parametrize("backend", [backend])
+
+
+def require(backend: str) -> None:
+    """Raise BackendError, with the recorded reason, unless a backend serves the device."""
+    registry.candidates("full", DEVICE)  # asks the plugins for their kernels
+    if backend in registry.backends(DEVICE):
+        return
+    reasons = [r.reason or "it brought no kernels" for r in plugins.records() if r.name == backend]
+    raise BackendError(
+        f"backend: not available, got {backend!r}: {'; '.join(reasons) or 'it is not installed'}"
+    )
 
 
 def kernels_of(backend: str) -> list[Kernel]:
