@@ -411,6 +411,30 @@ def test_addition_that_broadcasts_the_product_is_no_bias():
     assert names(after).count("matmul") == 2
 
 
+@pytest.mark.parametrize("swapped", [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("flags", [(False, False), (True, False), (False, True), (True, True)])
+def test_swapped_operands_are_read_as_they_lie(swapped, flags):
+    b = Build()
+    left = (2, 4, 5) if flags[0] != swapped[0] else (2, 5, 4)
+    right = (2, 3, 4) if flags[1] != swapped[1] else (2, 4, 3)
+    operands = [b.input(*left), b.input(*right)]
+    operands = [
+        b.transpose(x, perm=(0, 2, 1)) if swap else x
+        for x, swap in zip(operands, swapped, strict=True)
+    ]
+    after = fused(b.returns(b.product(*operands, *flags)))
+    assert names(after) == ["matmul"]
+    attrs = after.nodes[0].attrs
+    want = tuple(a != b for a, b in zip(flags, swapped, strict=True))
+    assert (attrs.transpose_a, attrs.transpose_b) == want
+
+
+def test_other_transpositions_stay_before_the_product():
+    b = Build()
+    x = b.transpose(b.input(5, 2, 4), perm=(1, 0, 2))
+    assert names(fused(b.returns(b.product(x, b.input(4, 3))))) == ["transpose", "matmul"]
+
+
 def test_integer_products_stay():
     b = Build()
     y = b.product(b.input(3, 4, dtype="int32"), b.input(4, 6, dtype="int32"))
@@ -478,11 +502,15 @@ def test_masks_stay_inside_a_region():
     x, y = b.input(4, 3), b.input(4, 3)
     after = fused(b.returns(b.where(b.greater(x, y), b.exp(x), b.neg(y))), exact=True)
     assert names(after) == ["fused_elementwise"]
+
+
+def test_mask_that_others_read_is_made_outside_of_regions():
     b = Build()
-    mask = b.greater(b.input(4, 3), b.scalar(0))
-    x = b.input(4, 3)
-    z = b.exp(b.where(mask, x, b.scalar(2)))
-    assert "greater" in names(fused(b.returns(mask, z), exact=True))
+    x, y = b.input(4, 3), b.input(4, 3)
+    mask = b.greater(b.sin(b.exp(x)), b.scalar(0))
+    z = b.exp(b.neg(b.where(mask, y, b.scalar(2))))
+    after = fused(b.returns(mask, z), exact=True)
+    assert names(after) == ["fused_elementwise", "greater", "where", "fused_elementwise"]
 
 
 def test_region_is_bounded():

@@ -104,7 +104,10 @@ def choices_of(node: Node, device: str, options: Options, known: Iterable[str] =
             f"{node.op.name}: no kernel serves ({inputs}) in plain layouts on {device}: {reasons}"
         )
     items.sort(key=lambda choice: choice.cost)
-    return Choices(tuple(items), tuple(refused))
+    cheapest: dict[object, Choice] = {}
+    for choice in items:
+        cheapest.setdefault((choice.inputs, choice.outputs), choice)
+    return Choices(tuple(cheapest.values()), tuple(refused))
 
 
 def _layouts_for(

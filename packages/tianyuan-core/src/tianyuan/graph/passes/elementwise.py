@@ -80,7 +80,8 @@ class _Grower:
             if self._fits(node):
                 self._join(node)
         regions = {id(region): region for region in self.home.values()}
-        return [region for region in regions.values() if self._is_valid(region)]
+        trimmed = [self._without_masks(region) for region in regions.values()]
+        return [region for region in trimmed if self._is_valid(region)]
 
     def _fits(self, node: Node) -> bool:
         """Tell whether a node may be part of a region at all."""
@@ -89,7 +90,17 @@ class _Grower:
         out = node.outputs[0]
         if out.spec.quant is not None or out.spec.dtype.name not in ("float32", "bool"):
             return False
+        if _is_mask(out) and not self._stays_inside(out):
+            return False
         return all(value.spec.dtype.name in ("float32", "bool") for value in node.inputs)
+
+    def _stays_inside(self, mask: Value) -> bool:
+        """Tell whether all who read a mask could be in its region."""
+        return mask not in self.roots and all(
+            user.op.name in ELEMENTWISE_CODES
+            and same_shape(user.outputs[0].spec.shape, mask.spec.shape)
+            for user in self.users.get(mask, ())
+        )
 
     def _join(self, node: Node) -> None:
         joined = Region([node])
@@ -122,12 +133,28 @@ class _Grower:
     def _inputs(self, region: Region) -> list[Value]:
         return [v for v in inputs_of(region) if scalar(self.graph, v) is None]
 
+    def _without_masks(self, region: Region) -> Region:
+        """Leave out the nodes by which masks would cross the region's border."""
+        while True:
+            escaping = {v.node for v in _escaping(region, self.users, self.roots) if _is_mask(v)}
+            reading = {
+                node
+                for node in region.nodes
+                for value in node.inputs
+                if _is_mask(value) and value.node not in region
+            }
+            kept = [node for node in region.nodes if node not in escaping | reading]
+            if len(kept) == len(region.nodes):
+                return region
+            region = Region(kept)
+
     def _is_valid(self, region: Region) -> bool:
         """Tell whether a region is worth an op, and reads and returns float32 only."""
         inputs = self._inputs(region)
         edges = inputs + _escaping(region, self.users, self.roots)
         return (
             len(region.nodes) > 1
+            and self._may_merge(region, region.nodes[-1])
             and len(inputs) > 0
             and all(value.spec.dtype.name == "float32" for value in edges)
             and all(v.spec.dtype.name == "float32" for v in inputs_of(region))
@@ -140,6 +167,10 @@ class _Grower:
         if not operands:
             return False
         return same_shape(shapes.broadcast("", *operands), node.outputs[0].spec.shape)
+
+
+def _is_mask(value: Value) -> bool:
+    return bool(value.spec.dtype.kind == "b")
 
 
 def inputs_of(region: Region) -> list[Value]:

@@ -7,11 +7,12 @@ from dataclasses import replace
 from ... import shapes
 from ...dtypes import is_float
 from ...ops.attrs import Shape
+from ...ops.matmul import Matmul
 from ..graph import Graph, Node, Rebuilder, Value
 from ..options import Options
 from . import epilogue
 from .epilogue import Fused
-from .match import Users, emit, same_shape
+from .match import Users, emit, produced_by, same_shape
 
 BASE, FUSED = "matmul", "matmul_fused"
 
@@ -21,6 +22,8 @@ def run(graph: Graph, options: Options) -> Graph:
     users = Users(graph)
 
     def visit(to: Rebuilder, node: Node) -> list[Value] | None:
+        if node.op.name == BASE:
+            return _untransposed(to, node)
         if not is_float(node.outputs[0].spec.dtype):
             return None
         fused = (
@@ -31,6 +34,29 @@ def run(graph: Graph, options: Options) -> Graph:
         return None if fused is None else [fused.emit(to, FUSED, node.origin)]
 
     return Rebuilder(graph).run(visit)
+
+
+def _untransposed(to: Rebuilder, node: Node) -> list[Value] | None:
+    """Read a swapped operand as it lies and let the product swap its axes."""
+    a, b = to.mapped(node.inputs)
+    swap_a, swap_b = _is_swapped(a), _is_swapped(b)
+    if not swap_a and not swap_b:
+        return None
+    attrs = Matmul(node.attrs.transpose_a != swap_a, node.attrs.transpose_b != swap_b)
+    operands = [
+        value.node.inputs[0] if swapped and value.node else value
+        for value, swapped in ((a, swap_a), (b, swap_b))
+    ]
+    return [emit(to, BASE, operands, attrs, node.origin)]
+
+
+def _is_swapped(value: Value) -> bool:
+    """Tell whether a value is a transposition of the last two axes only."""
+    maker = produced_by(value, "transpose")
+    if maker is None:
+        return False
+    rank = len(maker.attrs.perm)
+    return bool(maker.attrs.perm == (*range(rank - 2), rank - 1, rank - 2))
 
 
 def _with_bias(to: Rebuilder, node: Node, users: Users) -> Fused | None:
