@@ -2,8 +2,23 @@
 
 from . import init
 from .activation import GELU, LeakyReLU, PReLU, ReLU, Sigmoid, SiLU, Softmax
+from .attention import MultiHeadAttention
 from .container import Concat, Elemwise, Identity, Sequential
 from .conv import Conv1d, Conv2d, Conv3d, ConvTranspose2d
+from .fused import (
+    BatchMatMulActivation,
+    ConvBn2d,
+    ConvBnRelu2d,
+    ConvRelu2d,
+    ConvTransposeBn2d,
+    ConvTransposeBnRelu2d,
+    ConvTransposeRelu2d,
+    DequantStub,
+    LinearBn1d,
+    LinearBnRelu1d,
+    LinearRelu,
+    QuantStub,
+)
 from .linear import Dropout, Embedding, Linear
 from .module import Module
 from .norm import (
@@ -25,41 +40,59 @@ from .pooling import (
     SlidingWindow,
     SlidingWindowTranspose,
 )
+from .recurrent import LSTM, RNN, LSTMCell, RNNCell
 
 __all__ = [
-    "GELU",
     "AdaptiveAvgPool2d",
     "AdaptiveMaxPool2d",
     "AvgPool2d",
+    "BatchMatMulActivation",
     "BatchNorm1d",
     "BatchNorm2d",
     "Concat",
     "Conv1d",
     "Conv2d",
     "Conv3d",
+    "ConvBn2d",
+    "ConvBnRelu2d",
+    "ConvRelu2d",
     "ConvTranspose2d",
+    "ConvTransposeBn2d",
+    "ConvTransposeBnRelu2d",
+    "ConvTransposeRelu2d",
+    "DequantStub",
     "Dropout",
     "Elemwise",
     "Embedding",
+    "GELU",
     "GeneralNorm",
     "GroupNorm",
     "Identity",
+    "init",
     "InstanceNorm",
     "LayerNorm",
     "LeakyReLU",
     "Linear",
+    "LinearBn1d",
+    "LinearBnRelu1d",
+    "LinearRelu",
     "LocalResponseNorm",
+    "LSTM",
+    "LSTMCell",
     "MaxPool2d",
     "Module",
-    "PReLU",
+    "MultiHeadAttention",
     "Pad",
     "PixelShuffle",
+    "PReLU",
+    "QuantStub",
     "ReLU",
+    "RNN",
+    "RNNCell",
     "Sequential",
-    "SiLU",
     "Sigmoid",
+    "SiLU",
     "SlidingWindow",
     "SlidingWindowTranspose",
     "Softmax",
-    "init",
 ]
