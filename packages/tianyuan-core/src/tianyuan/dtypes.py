@@ -20,12 +20,22 @@ CODES = {name: code for code, name in enumerate(NAMES)}
 
 _BOOL, _INTEGER, _FLOAT = 0, 1, 2
 
+# dtype.name is slow in numpy; every supported dtype that has been met stands here.
+_KNOWN: dict[DType, str] = {np.dtype(name): name for name in NAMES if name != "bfloat16"}
+
 
 @lru_cache(maxsize=None)
 def _bfloat16() -> DType:
     import ml_dtypes
 
-    return np.dtype(ml_dtypes.bfloat16)
+    found = np.dtype(ml_dtypes.bfloat16)
+    _KNOWN[found] = "bfloat16"
+    return found
+
+
+def name_of(dtype: DType) -> str:
+    """Return the name of a dtype, quickly where it is a supported one."""
+    return _KNOWN.get(dtype) or dtype.name
 
 
 @lru_cache(maxsize=None)
@@ -46,6 +56,8 @@ def as_dtype(dtype: Any) -> DType:
         DTypeError: where the dtype is not one that Tianyuan supports.
     """
     if isinstance(dtype, np.dtype):
+        if dtype in _KNOWN and dtype.isnative:
+            return dtype
         if dtype.name in CODES and dtype.isnative:
             return dtype
         raise DTypeError(
@@ -67,7 +79,7 @@ def as_dtype(dtype: Any) -> DType:
 
 def is_float(dtype: DType) -> bool:
     """Tell whether a dtype is a floating type (bfloat16 included)."""
-    return dtype.kind == "f" or dtype.name == "bfloat16"
+    return dtype.kind == "f" or name_of(dtype) == "bfloat16"
 
 
 def is_integer(dtype: DType) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +30,7 @@ class QuantParams:
     axis: int = -1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TensorSpec:
     """What inference knows of a value: logical shape, dtype, device, quantisation parameters."""
 
@@ -49,6 +50,25 @@ class TensorSpec:
     @property
     def nbytes(self) -> int:
         return self.size * self.dtype.itemsize
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return (
+            isinstance(other, TensorSpec)
+            and self.shape == other.shape
+            and self.dtype == other.dtype
+            and self.device == other.device
+            and self.quant == other.quant
+        )
+
+    def __hash__(self) -> int:
+        # Kept, because every eager call looks its specs up.
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.shape, self.dtype, self.device, self.quant))
 
     def with_shape(self, shape: Sequence[int]) -> TensorSpec:
         """Return this spec with another shape, without quantisation parameters."""
@@ -71,6 +91,8 @@ class TensorSpec:
 class NoAttrs:
     """The attributes of an op that has none."""
 
+
+NO_ATTRS = NoAttrs()
 
 Specs = tuple[TensorSpec, ...]
 Infer = Callable[[Specs, Any], Specs]
@@ -129,7 +151,8 @@ class Op:
 
         Returns the output, or a tuple where the op has several.
         """
-        return operands[0]._apply(self, operands, self.attrs(**attrs))
+        given = self.attrs(**attrs) if attrs or self.attrs is not NoAttrs else NO_ATTRS
+        return operands[0]._apply(self, operands, given)
 
     def check_count(self, count: int) -> None:
         """Raise AttrError where the number of inputs is not one that the op takes."""

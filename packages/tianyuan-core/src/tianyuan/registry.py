@@ -44,13 +44,26 @@ generation = 0  # grows with every registration, so that caches notice
 # Called with a kind of device before its kernels are looked up: plugins bring them on first use.
 _loader: Callable[[str], None] = lambda kind: None
 
-_backend_choice: ContextVar[str | None] = ContextVar("backend_choice", default=None)
+
+def _no_reason(name: str) -> str:
+    return ""
 
 
-def set_loader(loader: Callable[[str], None]) -> None:
-    """Install what brings a device's kernels on their first use."""
-    global _loader
-    _loader = loader
+# Called with the name of a backend that is not there.
+_reason: Callable[[str], str] = _no_reason
+
+_backend_choice: ContextVar[str | None] = ContextVar(
+    "backend_choice", default=os.environ.get("TIANYUAN_BACKEND") or None
+)
+_isa_cap: ContextVar[str | None] = ContextVar(
+    "isa_cap", default=os.environ.get("TIANYUAN_ISA") or None
+)
+
+
+def set_loader(loader: Callable[[str], None], reason: Callable[[str], str]) -> None:
+    """Install what brings a device's kernels on their first use and tells why a backend failed."""
+    global _loader, _reason
+    _loader, _reason = loader, reason
 
 
 def register_op(op: Op) -> Op:
@@ -150,7 +163,7 @@ def all_backends() -> dict[tuple[str, str], Backend]:
 
 def chosen_backend() -> str | None:
     """Return the backend that ``use_backend`` or ``TIANYUAN_BACKEND`` narrows the choice to."""
-    return _backend_choice.get() or os.environ.get("TIANYUAN_BACKEND") or None
+    return _backend_choice.get()
 
 
 @contextmanager
@@ -172,8 +185,9 @@ def candidates(op: str, device: str = "cpu", backend: str | None = None) -> list
     kind = device_kind(device)
     _loader(kind)
     if backend is not None and (backend, kind) not in _backends:
+        why = f" ({_reason(backend)})" if _reason(backend) else ""
         raise BackendError(
-            f"backend: not available for {kind}, got {backend!r}, "
+            f"backend: not available for {kind}, got {backend!r}{why}, "
             f"expected one of {', '.join(backends(kind)) or 'none'}"
         )
     found: list[Kernel] = []
@@ -209,8 +223,26 @@ def _accepts(accepted: str, dtype: DType) -> bool:
 
 
 def isa_cap() -> str | None:
-    """Return the instruction set named by ``TIANYUAN_ISA``, or None."""
-    return os.environ.get("TIANYUAN_ISA") or None
+    """Return the instruction set that ``TIANYUAN_ISA`` or ``use_isa`` caps kernels at, or None."""
+    return _isa_cap.get()
+
+
+@contextmanager
+def use_isa(cap: str | None) -> Iterator[None]:
+    """Leave out kernels that need more than an instruction set inside a block.
+
+    Raises:
+        BackendError: where the name is not a known instruction set.
+    """
+    if cap is not None and cap not in ISA_ORDER:
+        raise BackendError(
+            f"use_isa: unknown instruction set, got {cap!r}, expected one of {', '.join(ISA_ORDER)}"
+        )
+    token = _isa_cap.set(cap)
+    try:
+        yield
+    finally:
+        _isa_cap.reset(token)
 
 
 def supporting(call: Call, device: str = "cpu") -> tuple[list[Kernel], list[tuple[str, str]]]:

@@ -54,13 +54,12 @@ def apply(op: Op, operands: Sequence[Any], attrs: Any) -> Any:
         DeviceError: where the inputs lie on different devices.
         KernelError: where no kernel serves the call.
     """
-    for operand in operands:
-        if not hasattr(operand, "_spec"):
-            raise AttrError(
-                f"{op.name}: inputs must be tensors, got {type(operand).__name__}"
-            )
+    try:
+        specs = [tensor._spec for tensor in operands]
+    except AttributeError:
+        kinds = ", ".join(type(operand).__name__ for operand in operands)
+        raise AttrError(f"{op.name}: inputs must be tensors, got {kinds}") from None
     recorder = state.recorder
-    specs = [tensor._spec for tensor in operands]
     if recorder is not None:
         datas = [recorder.lift(tensor) for tensor in operands]
         outputs = recorder.record(op, datas, attrs)

@@ -48,6 +48,8 @@ class Operand:
 
     def cast(self, dtype: Any) -> Any:
         """Return this operand in another dtype, or itself where it has it."""
+        if dtype == self.dtype:
+            return self
         want = dtypes.as_dtype(dtype)
         return self if want == self.dtype else get_op("cast")(self, dtype=want.name)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ...dtypes import is_float
 from ...kernel import Kernel
 from ...ops import elementwise
 from ...ops.elementwise_binary import check_powers
@@ -115,7 +116,7 @@ _COMPOSITE = frozenset(
 
 def is_short_float(dtype: np.dtype) -> bool:
     """Tell whether a dtype is one of the 16-bit floats."""
-    return dtype.name in ("float16", "bfloat16")
+    return dtype.itemsize == 2 and is_float(dtype)
 
 
 def compute(name: str, inputs: Sequence[np.ndarray], out: np.ndarray) -> None:
