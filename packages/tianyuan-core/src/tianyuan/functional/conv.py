@@ -66,7 +66,7 @@ def conv2d(
     choice("conv2d", "conv_mode", conv_mode, _CONV_MODES)
     choice("conv2d", "compute_mode", compute_mode, _COMPUTE_MODES)
     vertical, horizontal = pair("conv2d", "padding", padding)
-    x, w = _operands("conv2d", inp, _plain_weight("conv2d", weight, groups, 4))
+    x, w = _operands("conv2d", inp, plain_weight("conv2d", weight, groups, 4))
     if conv_mode == "convolution":
         for axis in (2, 3):
             w = cut(w, axis, w.shape[axis] - 1, w.shape[axis], -1)
@@ -79,15 +79,20 @@ def conv2d(
         dilation=pair("conv2d", "dilation", dilation, 1),
         groups=int(groups),
     )
-    return _add_bias("conv2d", y, bias)
+    return add_bias("conv2d", y, bias)
 
 
 def _operands(op: str, inp: Tensor, weight: Tensor) -> list[Tensor]:
     return same_dtype(op, floating(tensor(op, inp)), weight)
 
 
-def _plain_weight(op: str, weight: Tensor, groups: int, rank: int) -> Tensor:
-    """Return a weight with the groups' axis, if it has one, joined to the next."""
+def plain_weight(op: str, weight: Tensor, groups: int, rank: int) -> Tensor:
+    """Return a weight with the groups' axis, if it has one, joined to the next.
+
+    Raises:
+        AttrError: where ``groups`` is not a positive int.
+        ShapeError: where the weight does not fit it.
+    """
     if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1:
         raise AttrError(f"{op}: groups must be a positive int, got {groups!r}")
     shape = tensor(op, weight, "weight").shape
@@ -106,7 +111,12 @@ def _plain_weight(op: str, weight: Tensor, groups: int, rank: int) -> Tensor:
     return weight
 
 
-def _add_bias(op: str, y: Tensor, bias: Tensor | None) -> Tensor:
+def add_bias(op: str, y: Tensor, bias: Tensor | None) -> Tensor:
+    """Add a bias of one element per channel to (N, C, ...).
+
+    Raises:
+        ShapeError: where it has another count of elements.
+    """
     if bias is None:
         return y
     channels = y.shape[1]
@@ -138,7 +148,7 @@ def conv1d(
     Raises:
         ShapeError: where ranks, channels or groups do not fit.
     """
-    x, w = tensor("conv1d", inp), _plain_weight("conv1d", weight, groups, 3)
+    x, w = tensor("conv1d", inp), plain_weight("conv1d", weight, groups, 3)
     if x.ndim != 3:
         raise ShapeError(
             f"conv1d: input has the wrong rank, got shape {shapes.format_shape(x.shape)}, "
@@ -155,7 +165,7 @@ def conv1d(
         conv_mode,
         compute_mode,
     )
-    return _add_bias("conv1d", run("reshape", y, shape=(y.shape[0], y.shape[1], y.shape[3])), bias)
+    return add_bias("conv1d", run("reshape", y, shape=(y.shape[0], y.shape[1], y.shape[3])), bias)
 
 
 def conv_transpose2d(
@@ -190,7 +200,7 @@ def conv_transpose2d(
             f"{op}: output_padding is too large, got {extra}, expected less than the stride "
             f"{strides} or the dilation {steps}"
         )
-    x, w = _operands(op, inp, _plain_weight(op, weight, groups, 4))
+    x, w = _operands(op, inp, plain_weight(op, weight, groups, 4))
     if x.ndim != 4:
         raise ShapeError(
             f"{op}: input has the wrong rank, got shape {shapes.format_shape(x.shape)}, "
@@ -212,7 +222,7 @@ def conv_transpose2d(
         groups=int(groups),
         size=size,
     )
-    return _add_bias(op, y, bias)
+    return add_bias(op, y, bias)
 
 
 def conv3d(
@@ -236,12 +246,12 @@ def conv3d(
     """
     choice("conv3d", "conv_mode", conv_mode, _CONV_MODES)
     stride, padding, dilation = (
-        _triple("conv3d", what, value, least)
+        triple("conv3d", what, value, least)
         for what, value, least in (
             ("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1)
         )
     )  # fmt: skip
-    x, w = _operands("conv3d", inp, _plain_weight("conv3d", weight, groups, 5))
+    x, w = _operands("conv3d", inp, plain_weight("conv3d", weight, groups, 5))
     if x.ndim != 5:
         raise ShapeError(
             f"conv3d: input has the wrong rank, got shape {shapes.format_shape(x.shape)}, "
@@ -263,7 +273,7 @@ def conv3d(
         part = _planes_conv(planes, kernel, stride, padding, dilation, groups, conv_mode)
         total = part if total is None else cast(Tensor, binary("add", total, part))
     assert total is not None
-    return _add_bias("conv3d", total, bias)
+    return add_bias("conv3d", total, bias)
 
 
 def _planes_conv(
@@ -278,7 +288,12 @@ def _planes_conv(
     return run("transpose", apart, perm=(0, 2, 1, 3, 4))
 
 
-def _triple(op: str, what: str, value: Any, least: int) -> tuple[int, int, int]:
+def triple(op: str, what: str, value: Any, least: int) -> tuple[int, int, int]:
+    """Turn an int or three ints into (depth, height, width).
+
+    Raises:
+        AttrError: where it is neither, or one is smaller than ``least``.
+    """
     items = tuple(value) if isinstance(value, (tuple, list)) else (value,) * 3
     if len(items) != 3 or any(not isinstance(i, int) or int(i) < least for i in items):
         raise AttrError(

@@ -10,9 +10,12 @@ from ..imperative.tensor import Tensor
 from . import elemwise, math
 from .activation import logsumexp, relu, softplus
 from .arguments import choice, floating, same_shape, tensor
+from .ctc import ctc_loss
 from .layers import indexing_one_hot
 
-__all__ = ["binary_cross_entropy", "cross_entropy", "hinge_loss", "l1_loss", "square_loss"]
+__all__ = [
+    "binary_cross_entropy", "cross_entropy", "ctc_loss", "hinge_loss", "l1_loss", "square_loss",
+]  # fmt: skip
 
 _REDUCTIONS = ("mean", "sum", "none")
 

@@ -29,7 +29,7 @@ from .layers import (
     sliding_window,
     sliding_window_transpose,
 )
-from .loss import binary_cross_entropy, cross_entropy, hinge_loss, l1_loss, square_loss
+from .loss import binary_cross_entropy, cross_entropy, ctc_loss, hinge_loss, l1_loss, square_loss
 from .math import normalize
 from .metric import topk_accuracy
 from .norm import (
@@ -41,15 +41,17 @@ from .norm import (
     local_response_norm,
 )
 from .pool import adaptive_avg_pool2d, adaptive_max_pool2d, avg_pool2d, max_pool2d
-from .vision import interpolate
+from .special_conv import conv_transpose3d, deformable_conv2d, local_conv2d
+from .vision import interpolate, nms, remap, resize, roi_align, warp_affine, warp_perspective
 
 __all__ = [
     "adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool2d", "batch_norm",
-    "binary_cross_entropy", "conv1d", "conv2d", "conv3d", "conv_transpose2d", "cross_entropy",
-    "dropout", "embedding", "gelu", "general_norm", "group_norm", "hinge_loss", "hsigmoid",
-    "hswish", "indexing_one_hot", "instance_norm", "interpolate", "l1_loss", "layer_norm",
-    "leaky_relu", "linear", "local_response_norm", "logsigmoid", "logsoftmax", "logsumexp",
-    "max_pool2d", "normalize", "one_hot", "pad", "pixel_shuffle", "prelu", "relu", "relu6",
-    "sigmoid", "silu", "sliding_window", "sliding_window_transpose", "softmax", "softplus",
-    "square_loss", "topk_accuracy",
+    "binary_cross_entropy", "conv1d", "conv2d", "conv3d", "conv_transpose2d", "conv_transpose3d",
+    "cross_entropy", "ctc_loss", "deformable_conv2d", "dropout", "embedding", "gelu",
+    "general_norm", "group_norm", "hinge_loss", "hsigmoid", "hswish", "indexing_one_hot",
+    "instance_norm", "interpolate", "l1_loss", "layer_norm", "leaky_relu", "linear",
+    "local_conv2d", "local_response_norm", "logsigmoid", "logsoftmax", "logsumexp", "max_pool2d",
+    "nms", "normalize", "one_hot", "pad", "pixel_shuffle", "prelu", "relu", "relu6", "remap",
+    "resize", "roi_align", "sigmoid", "silu", "sliding_window", "sliding_window_transpose",
+    "softmax", "softplus", "square_loss", "topk_accuracy", "warp_affine", "warp_perspective",
 ]  # fmt: skip

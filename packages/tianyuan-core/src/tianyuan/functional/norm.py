@@ -22,13 +22,17 @@ def _vector(op: str, what: str, value: Tensor | None, like: Tensor, default: flo
     channels = like.shape[1]
     if value is None:
         return cast(Tensor, like.full((channels,), default))
+    _check_vector(op, what, value, channels)
+    flat = value if value.ndim == 1 else run("reshape", value, shape=(channels,))
+    return cast(Tensor, flat.cast(like.dtype))
+
+
+def _check_vector(op: str, what: str, value: Tensor, channels: int) -> None:
     if int(shapes.volume(tensor(op, value, what).shape)) != int(channels):
         raise ShapeError(
             f"{op}: {what} does not fit, got shape {shapes.format_shape(value.shape)}, "
             f"expected {int(channels)} elements"
         )
-    flat = value if value.ndim == 1 else run("reshape", value, shape=(channels,))
-    return cast(Tensor, flat.cast(like.dtype))
 
 
 def batch_norm(
@@ -69,7 +73,8 @@ def batch_norm(
         var = _vector("batch_norm", "running_var", running_var, x, 1.0)
         return run("batch_norm", x, mean, var, scale, shift, eps=float(eps))
     for what, value in (("running_mean", running_mean), ("running_var", running_var)):
-        _vector("batch_norm", what, value, x, 0.0)
+        if value is not None:
+            _check_vector("batch_norm", what, value, x.shape[1])
     y, mean, var = run_many("batch_norm_train", x, scale, shift, eps=float(eps))
     new_mean = _moved(running_mean, mean, momentum)
     new_var = _moved(running_var, _unbiased(var, x), momentum)

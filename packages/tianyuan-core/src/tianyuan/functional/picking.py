@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from .. import dtypes, shapes
 from ..errors import DTypeError, ShapeError
-from ..imperative.indexing import concrete_mask
+from ..imperative.indexing import concrete
 from ..imperative.tensor import Tensor
 from .arguments import run, same_dtype, same_shape, scalar_kind, tensor, tensors
 
@@ -59,12 +59,12 @@ def non_zero(condition: Tensor, as_tuple: bool = False) -> Any:
     Raises:
         TraceError: inside a trace.
     """
-    found = concrete_mask("non_zero", tensor("non_zero", condition)).nonzero()
+    found = concrete("non_zero", tensor("non_zero", condition)).nonzero()
     vectors = [Tensor(row.astype("int32"), device=condition.device) for row in found]
     if as_tuple:
         return tuple(vectors)
     if not vectors:
-        return Tensor(concrete_mask("non_zero", condition).reshape(1, -1)[:, :0].astype("int32"))
+        return Tensor(concrete("non_zero", condition).reshape(1, -1)[:, :0].astype("int32"))
     columns = [run("reshape", row, shape=(*row.shape, 1)) for row in vectors]
     return columns[0] if len(columns) == 1 else run("concat", *columns, axis=1)
 
@@ -81,7 +81,7 @@ def cond_take(mask: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
             f"cond_take: shapes must agree, got {shapes.format_shape(mask.shape)} "
             f"and {shapes.format_shape(x.shape)}"
         )
-    chosen = concrete_mask("cond_take", mask).reshape(-1).nonzero()[0].astype("int32")
+    chosen = concrete("cond_take", mask).reshape(-1).nonzero()[0].astype("int32")
     index = Tensor(chosen, device=x.device)
     flat = run("reshape", x, shape=(shapes.volume(x.shape),))
     return run("take", flat, index, axis=0), index

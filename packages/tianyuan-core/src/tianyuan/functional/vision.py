@@ -1,4 +1,4 @@
-"""Image functions that are part of a model: resampling as products with small matrices."""
+"""Image functions that are part of a model; resampling is a product with small matrices."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ import numpy as np
 
 from .. import shapes
 from ..errors import AttrError, ShapeError
+from ..imperative.indexing import concrete
 from ..imperative.tensor import Tensor
 from .arguments import choice, fixed, floating, pair, run, tensor
+from .movement import transpose
+from .sampling import remap, roi_align, warp_affine, warp_perspective
 
-__all__ = ["interpolate"]
+__all__ = [
+    "interpolate", "nms", "remap", "resize", "roi_align", "warp_affine", "warp_perspective",
+]  # fmt: skip
 
 _MODES = ("bilinear", "linear", "nearest", "bicubic")
 
@@ -110,3 +115,69 @@ def _resampling(old: int, new: int, corners: bool, weights: _Weights) -> np.ndar
         share = kernel(place - neighbour)
         np.add.at(matrix, (rows, np.clip(neighbour, 0, old - 1)), share)
     return matrix
+
+
+def resize(
+    inp: Tensor,
+    size: Any,
+    format: str = "NCHW",
+    imode: str = "bilinear",
+    max_size: int | None = None,
+) -> Tensor:
+    """Resample images to (height, width); one int is the extent of the shorter side.
+
+    ``max_size`` bounds the longer side then. Samples lie as in ``interpolate``.
+
+    Raises:
+        ShapeError: where the input has another rank than 4.
+        AttrError: where a mode or format is unknown.
+    """
+    choice("resize", "format", format, ("NCHW", "NHWC"))
+    choice("resize", "imode", imode, ("bilinear", "nearest", "bicubic"))
+    image = tensor("resize", inp)
+    if image.ndim != 4:
+        raise ShapeError(
+            f"resize: input has the wrong rank, got {shapes.format_shape(image.shape)}, "
+            f"expected {format}"
+        )
+    image = image if format == "NCHW" else transpose(image, (0, 3, 1, 2))
+    wanted = [size] if isinstance(size, int) else list(size)
+    if len(wanted) == 1:
+        height, width = (fixed(extent) for extent in image.shape[2:])
+        scale = int(wanted[0]) / min(height, width)
+        if max_size is not None:
+            scale = min(scale, max_size / max(height, width))
+        wanted = [max(int(extent * scale + 1e-6), 1) for extent in (height, width)]
+    found = interpolate(image, tuple(wanted), mode=imode)
+    return found if format == "NCHW" else transpose(found, (0, 2, 3, 1))
+
+
+def nms(boxes: Tensor, scores: Tensor, iou_thresh: float, max_output: int | None = None) -> Tensor:
+    """Return int32 indices of boxes (N, 4), best first, that overlap no better one too much.
+
+    Boxes are (x1, y1, x2, y2); the overlap is intersection over union. The count of indices
+    depends on the data, so this is refused inside a trace.
+
+    Raises:
+        ShapeError: where boxes are not (N, 4) or scores not (N,).
+        TraceError: inside a trace.
+    """
+    rank_ok = tensor("nms", boxes, "boxes").ndim == 2 and tensor("nms", scores, "scores").ndim == 1
+    if not rank_ok or int(boxes.shape[1]) != 4 or int(boxes.shape[0]) != int(scores.shape[0]):
+        raise ShapeError(
+            f"nms: shapes do not fit, got {shapes.format_shape(boxes.shape)} and "
+            f"{shapes.format_shape(scores.shape)}, expected (N, 4) and (N,)"
+        )
+    corners = concrete("nms", boxes).astype(np.float32)
+    order = np.argsort(-concrete("nms", scores), kind="stable")
+    areas = np.prod(corners[:, 2:] - corners[:, :2], axis=1)
+    kept: list[int] = []
+    while order.size and (max_output is None or len(kept) < max_output):
+        best, order = int(order[0]), order[1:]
+        kept.append(best)
+        low = np.maximum(corners[best, :2], corners[order, :2])
+        high = np.minimum(corners[best, 2:], corners[order, 2:])
+        shared = np.prod(np.maximum(high - low, 0), axis=1)
+        union = areas[best] + areas[order] - shared
+        order = order[shared <= iou_thresh * union]
+    return Tensor(np.array(kept, np.int32), device=boxes.device)

@@ -74,20 +74,20 @@ def setitem(tensor: Any, key: Any, value: Any) -> Any:
     return _put_region(tensor, plan, _arrays_back(changed, plan))
 
 
-def concrete_mask(name: str, mask: Any) -> np.ndarray:
-    """Return a mask's value as numpy array.
+def concrete(name: str, value: Any) -> np.ndarray:
+    """Return the value that the size of a result depends on.
 
     Raises:
-        TraceError: inside a trace, where the value is not known.
+        TraceError: inside a trace, where it is not known.
     """
-    if isinstance(mask, np.ndarray):
-        return mask
+    if isinstance(value, np.ndarray):
+        return value
     try:
-        array: np.ndarray = mask.numpy()
+        array: np.ndarray = value.numpy()
     except TraceError:
         raise TraceError(
-            f"{name}: the size of the result depends on data, got a traced mask of shape "
-            f"{format_shape(mask.shape)}; expected functional.where or a computation of fixed size"
+            f"{name}: the size of the result depends on data, got a traced tensor of shape "
+            f"{format_shape(value.shape)}; expected functional.where or a computation of fixed size"
         ) from None
     return array
 
@@ -101,12 +101,12 @@ def _without_masks(tensor: Any, key: Any) -> list[Any]:
             items.append(item)
         elif consumed(item) == 0:
             flag = (
-                bool(item) if not isinstance(item, Operand) else bool(concrete_mask("index", item))
+                bool(item) if not isinstance(item, Operand) else bool(concrete("index", item))
             )
             items.append(Flag(np.zeros(int(flag), np.int64)))
         else:
             _check_mask(item.shape, tensor.shape[axis : axis + len(item.shape)])
-            items += list(concrete_mask("index", item).nonzero())
+            items += list(concrete("index", item).nonzero())
         axis += consumed(item)
     return items
 

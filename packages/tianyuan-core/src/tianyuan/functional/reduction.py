@@ -1,0 +1,200 @@
+"""Reductions and order statistics with MegEngine's names and defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from .. import dtypes, shapes
+from ..errors import AttrError
+from ..imperative.tensor import Tensor
+from . import elemwise
+from .arguments import accepts_keepdim, floating, run, run_many, tensor
+
+__all__ = [
+    "argmax", "argmin", "argsort", "isinf", "isnan", "max", "mean", "min", "norm", "normalize",
+    "prod", "sign", "sort", "std", "sum", "topk", "var",
+]  # fmt: skip
+
+Axes = int | Sequence[int] | None
+
+
+def _reduce(op: str, inp: Any, axis: Axes, keepdims: bool) -> Tensor:
+    axes = shapes.normalize_axes(op, axis, tensor(op, inp).ndim)
+    return run(op, inp, axes=axes, keepdims=bool(keepdims))
+
+
+def _counting(op: str, inp: Any) -> Tensor:
+    """Return bool as int32, in which it is counted, and anything else as it is."""
+    found = tensor(op, inp)
+    return cast(Tensor, found.cast("int32")) if dtypes.is_bool(found.dtype) else found
+
+
+@accepts_keepdim
+def sum(inp: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """Sum over axes, all of them by default; bool is counted in int32."""
+    return _reduce("sum", _counting("sum", inp), axis, keepdims)
+
+
+@accepts_keepdim
+def prod(inp: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """Multiply over axes, all of them by default; bool is counted in int32."""
+    return _reduce("prod", _counting("prod", inp), axis, keepdims)
+
+
+@accepts_keepdim
+def mean(inp: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """Average over axes, all of them by default; integers in float32."""
+    return _reduce("mean", floating(tensor("mean", inp)), axis, keepdims)
+
+
+@accepts_keepdim
+def max(inp: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """Return the largest element over axes, all of them by default."""
+    return _reduce("max", inp, axis, keepdims)
+
+
+@accepts_keepdim
+def min(inp: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """Return the smallest element over axes, all of them by default."""
+    return _reduce("min", inp, axis, keepdims)
+
+
+@accepts_keepdim
+def var(inp: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """Return the biased variance over axes, all of them by default."""
+    inp = floating(tensor("var", inp))
+    return mean(elemwise.square(elemwise.sub(inp, mean(inp, axis, True))), axis, keepdims)
+
+
+@accepts_keepdim
+def std(inp: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """Return the square root of the biased variance over axes, all of them by default."""
+    return elemwise.sqrt(var(inp, axis, keepdims))
+
+
+def _arg_reduce(op: str, inp: Any, axis: Axes, keepdims: bool) -> Tensor:
+    inp = tensor(op, inp)
+    axes = shapes.normalize_axes(op, axis, inp.ndim)
+    if len(axes) == 1:
+        return run(op, inp, axis=axes[0], keepdims=bool(keepdims))
+    rest = tuple(a for a in range(inp.ndim) if a not in axes)
+    moved = run("transpose", inp, perm=rest + axes) if axes and rest else inp
+    kept = tuple(inp.shape[a] for a in rest)
+    reduced = shapes.volume(inp.shape[a] for a in axes)
+    found = run(op, run("reshape", moved, shape=(*kept, reduced)), axis=len(rest), keepdims=False)
+    if not keepdims:
+        return found
+    return run("reshape", found, shape=tuple(1 if a in axes else n for a, n in _numbered(inp)))
+
+
+def _numbered(inp: Tensor) -> list[tuple[int, int]]:
+    return list(enumerate(inp.shape))
+
+
+@accepts_keepdim
+def argmax(inp: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """Return the int32 index of the first largest element along an axis.
+
+    Several axes, or None for all of them, count as one flattened axis.
+    """
+    return _arg_reduce("argmax", inp, axis, keepdims)
+
+
+@accepts_keepdim
+def argmin(inp: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """Return the int32 index of the first smallest element along an axis.
+
+    Several axes, or None for all of them, count as one flattened axis.
+    """
+    return _arg_reduce("argmin", inp, axis, keepdims)
+
+
+@accepts_keepdim
+def norm(
+    inp: Tensor, ord: float | None = None, axis: int | None = None, keepdims: bool = False
+) -> Tensor:
+    """Return the vector norm of order ``ord`` (2 by default) along an axis, or of all elements.
+
+    Order 0 counts the elements that are not zero; orders inf and -inf give the largest and the
+    smallest absolute value; any other p gives sum(|x|**p)**(1/p).
+    """
+    inp = floating(tensor("norm", inp))
+    order = 2.0 if ord is None else float(ord)
+    if order == 0:
+        return cast(Tensor, sum(elemwise.not_equal(inp, 0), axis, keepdims).cast(inp.dtype))
+    if order == 2:
+        return elemwise.sqrt(sum(elemwise.square(inp), axis, keepdims))
+    size = elemwise.abs(inp)
+    if order == 1:
+        return sum(size, axis, keepdims)
+    if order in (float("inf"), float("-inf")):
+        return max(size, axis, keepdims) if order > 0 else min(size, axis, keepdims)
+    return elemwise.pow(sum(elemwise.pow(size, order), axis, keepdims), 1.0 / order)
+
+
+def normalize(
+    inp: Tensor, ord: float | None = None, axis: int | None = None, eps: float = 1e-12
+) -> Tensor:
+    """Divide by the norm of order ``ord`` along an axis, or of all elements; at least ``eps``."""
+    size = norm(inp, ord, axis, keepdims=axis is not None)
+    return elemwise.div(inp, elemwise.clip(size, lower=eps))
+
+
+def sign(x: Tensor) -> Tensor:
+    """Return -1, 0 or 1 by the sign of each element."""
+    return run("sign", tensor("sign", x))
+
+
+def isnan(inp: Tensor) -> Tensor:
+    """Tell by bool which elements are not a number."""
+    return run("isnan", floating(tensor("isnan", inp)))
+
+
+def isinf(inp: Tensor) -> Tensor:
+    """Tell by bool which elements are infinite."""
+    return run("isinf", floating(tensor("isinf", inp)))
+
+
+def sort(inp: Tensor, descending: bool = False, dim: int = -1) -> tuple[Tensor, Tensor]:
+    """Sort along an axis, the last by default; return the values and their int32 indices.
+
+    The sort is stable. NaN comes last, or first where ``descending``.
+    """
+    axis = shapes.normalize_axis("sort", dim, tensor("sort", inp).ndim)
+    values, indices = run_many("sort", inp, axis=axis, descending=bool(descending))
+    return values, indices
+
+
+def argsort(inp: Tensor, descending: bool = False) -> Tensor:
+    """Return the int32 indices that sort along the last axis; the sort is stable."""
+    axis = shapes.normalize_axis("argsort", -1, tensor("argsort", inp).ndim)
+    return run_many("sort", inp, axis=axis, descending=bool(descending))[1]
+
+
+def topk(
+    inp: Tensor,
+    k: int,
+    descending: bool = True,
+    kth_only: bool = False,
+    no_sort: bool = False,
+) -> Any:
+    """Return the k largest elements (the smallest unless ``descending``) along the last axis.
+
+    Returns the values, sorted, and their int32 indices; with ``kth_only`` the k-th value alone,
+    without the axis. ``no_sort`` allows any order, which the sorted one satisfies.
+
+    Raises:
+        AttrError: where k is not between 1 and the extent.
+    """
+    axis = shapes.normalize_axis("topk", -1, tensor("topk", inp).ndim)
+    if not 1 <= int(k) <= int(inp.shape[axis]):
+        raise AttrError(f"topk: k is out of range, got {k}, expected 1 to {int(inp.shape[axis])}")
+    values, indices = run_many("topk", inp, k=int(k), axis=axis, descending=bool(descending))
+    if kth_only:
+        count = values.ndim
+        starts = (0,) * (count - 1) + (int(k) - 1,)
+        sizes = (*values.shape[:-1], 1)
+        last = run("slice", values, starts=starts, sizes=sizes, steps=(1,) * count)
+        return run("reshape", last, shape=values.shape[:-1])
+    return values, indices

@@ -1,0 +1,322 @@
+"""Read images between pixels: remapping, warping, region alignment and deformable convolution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from .. import shapes
+from ..errors import AttrError, ShapeError
+from ..imperative.tensor import Tensor
+from . import elemwise, math
+from .arguments import choice, floating, pair, run, shape_of, tensor
+from .creation import arange
+from .math import matmul
+from .movement import broadcast_to, reshape, transpose
+
+__all__ = ["remap", "roi_align", "warp_affine", "warp_perspective"]
+
+
+def _clamped(place: Tensor, extent: int) -> Tensor:
+    return elemwise.clip(place, 0, extent - 1)
+
+
+def _wrapped(place: Tensor, extent: int) -> Tensor:
+    return elemwise.mod(place, extent)
+
+
+def _reflected(place: Tensor, extent: int) -> Tensor:
+    """Mirror so that the border pixel is repeated: cba|abc|cba."""
+    inside = elemwise.mod(place, 2 * extent)
+    return elemwise.minimum(inside, elemwise.sub(2 * extent - 1, inside))
+
+
+def _reflected_once(place: Tensor, extent: int) -> Tensor:
+    """Mirror so that the border pixel is not repeated: cb|abc|ba."""
+    period = 2 * extent - 2 if int(extent) > 1 else 1
+    inside = elemwise.mod(place, period)
+    return _clamped(elemwise.minimum(inside, elemwise.sub(period, inside)), extent)
+
+
+_BORDERS: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "replicate": _clamped,
+    "wrap": _wrapped,
+    "reflect": _reflected,
+    "reflect_101": _reflected_once,
+    "constant": _clamped,
+}
+
+
+class Sampler:
+    """Reads points of images (N, C, H, W).
+
+    Args:
+        image: the images.
+        batch: integer tensor (R,) that names the image of each row of points.
+        border: what lies outside: a key of MegEngine's border modes.
+        scalar: the value outside, for ``constant``.
+    """
+
+    def __init__(self, image: Tensor, batch: Tensor, border: str, scalar: float = 0.0) -> None:
+        n, c, self.height, self.width = image.shape
+        self.pixels = reshape(transpose(image, (0, 2, 3, 1)), (n * self.height * self.width, c))
+        self.first = elemwise.mul(reshape(batch, (-1, 1)), self.height * self.width)
+        self.border, self.scalar = border, scalar
+
+    def at(self, y: Tensor, x: Tensor) -> Tensor:
+        """Return the pixels (R, P, C) at whole coordinates (R, P), given as float32."""
+        place = _BORDERS[self.border]
+        row, column = place(y, self.height), place(x, self.width)
+        row, column = (cast(Tensor, v.cast("int32")) for v in (row, column))
+        flat = elemwise.add(elemwise.add(elemwise.mul(row, self.width), column), self.first)
+        found = run("take", self.pixels, flat, axis=0)
+        if self.border != "constant":
+            return found
+        inside = elemwise.logical_and(_within(y, self.height), _within(x, self.width))
+        outside = cast(Tensor, found.full((), self.scalar))
+        return run("where", reshape(inside, (*inside.shape, 1)), found, outside)
+
+    def linear(self, y: Tensor, x: Tensor) -> Tensor:
+        """Return pixels (R, P, C) at coordinates (R, P), interpolated between four neighbours."""
+        top, left = elemwise.floor(y), elemwise.floor(x)
+        down, right = elemwise.sub(y, top), elemwise.sub(x, left)
+        total: Tensor | None = None
+        for i, row_share in ((0, elemwise.sub(1.0, down)), (1, down)):
+            for j, column_share in ((0, elemwise.sub(1.0, right)), (1, right)):
+                found = self.at(elemwise.add(top, i), elemwise.add(left, j))
+                share = elemwise.mul(row_share, column_share)
+                part = elemwise.mul(found, reshape(share, (*share.shape, 1)).cast(found.dtype))
+                total = part if total is None else elemwise.add(total, part)
+        assert total is not None
+        return total
+
+    def nearest(self, y: Tensor, x: Tensor) -> Tensor:
+        """Return pixels (R, P, C) nearest to coordinates (R, P)."""
+        return self.at(*(elemwise.floor(elemwise.add(v, 0.5)) for v in (y, x)))
+
+
+def _within(place: Tensor, extent: int) -> Tensor:
+    return elemwise.logical_and(
+        elemwise.greater_equal(place, 0), elemwise.less_equal(place, extent - 1)
+    )
+
+
+def _sampled(
+    image: Tensor,
+    batch: Tensor,
+    y: Tensor,
+    x: Tensor,
+    border_mode: str,
+    scalar: float,
+    interp_mode: str,
+    op: str,
+) -> Tensor:
+    """Return (R, C, OH, OW) for coordinates (R, OH, OW)."""
+    border = choice(op, "border_mode", border_mode.lower(), tuple(_BORDERS))
+    mode = choice(op, "interp_mode", interp_mode, ("linear", "nearest"))
+    rows, height, width = y.shape
+    sampler = Sampler(image, batch, border, scalar)
+    points = (reshape(v, (rows, height * width)) for v in (y, x))
+    read = sampler.linear if mode == "linear" else sampler.nearest
+    found = reshape(read(*points), (rows, height, width, image.shape[1]))
+    return transpose(found, (0, 3, 1, 2))
+
+
+def _images(op: str, inp: Any, format: str = "NCHW") -> Tensor:
+    found = floating(tensor(op, inp))
+    choice(op, "format", format, ("NCHW", "NHWC"))
+    if found.ndim != 4:
+        raise ShapeError(
+            f"{op}: input has the wrong rank, got shape {shapes.format_shape(found.shape)}, "
+            f"expected {format}"
+        )
+    return found if format == "NCHW" else transpose(found, (0, 3, 1, 2))
+
+
+def _numbers(count: int, like: Tensor, dtype: str = "int32") -> Tensor:
+    return arange(count, dtype=dtype, device=like.device)
+
+
+def remap(
+    inp: Tensor,
+    map_xy: Tensor,
+    border_mode: str = "replicate",
+    scalar: float = 0.0,
+    interp_mode: str = "linear",
+) -> Tensor:
+    """Read images (N, C, H, W) at the points (x, y) of ``map_xy`` (N, OH, OW, 2).
+
+    Border modes: replicate, reflect, reflect_101, wrap, constant (``scalar``).
+
+    Raises:
+        ShapeError: where the shapes do not fit.
+        AttrError: where a mode is unknown.
+    """
+    image, points = _images("remap", inp), floating(tensor("remap", map_xy, "map_xy"))
+    fits = points.ndim == 4 and int(points.shape[3]) == 2
+    if not fits or int(points.shape[0]) != int(image.shape[0]):
+        raise ShapeError(
+            f"remap: map_xy does not fit, got {shapes.format_shape(points.shape)} for "
+            f"{shapes.format_shape(image.shape)}, expected (N, OH, OW, 2)"
+        )
+    batch = _numbers(image.shape[0], image)
+    x, y = points[..., 0], points[..., 1]
+    return _sampled(image, batch, y, x, border_mode, scalar, interp_mode, "remap")
+
+
+def warp_perspective(
+    inp: Tensor,
+    mat: Tensor,
+    out_shape: Any,
+    mat_idx: Any = None,
+    border_mode: str = "replicate",
+    border_val: float = 0.0,
+    format: str = "NCHW",
+    interp_mode: str = "linear",
+) -> Tensor:
+    """Read images where matrices (N, 3, 3) map each output pixel (x, y, 1) to, after division.
+
+    ``mat_idx`` names the image of each matrix where their counts differ.
+
+    Raises:
+        ShapeError: where the shapes do not fit.
+        AttrError: where a mode or format is unknown.
+    """
+    op = "warp_perspective"
+    image = _images(op, inp, format)
+    return _warped(op, image, mat, 3, out_shape, mat_idx, border_mode, border_val, format,
+                   interp_mode)  # fmt: skip
+
+
+def warp_affine(
+    inp: Tensor,
+    mat: Tensor,
+    out_shape: Any,
+    border_mode: str = "replicate",
+    border_val: float = 0.0,
+    format: str = "NHWC",
+    interp_mode: str = "linear",
+) -> Tensor:
+    """Read images where matrices (N, 2, 3) map each output pixel (x, y, 1) to.
+
+    Raises:
+        ShapeError: where the shapes do not fit.
+        AttrError: where a mode or format is unknown.
+    """
+    image = _images("warp_affine", inp, format)
+    return _warped("warp_affine", image, mat, 2, out_shape, None, border_mode, border_val, format,
+                   interp_mode)  # fmt: skip
+
+
+def _warped(
+    op: str,
+    image: Tensor,
+    mat: Any,
+    rows: int,
+    out_shape: Any,
+    mat_idx: Any,
+    border_mode: str,
+    border_val: float,
+    format: str,
+    interp_mode: str,
+) -> Tensor:
+    matrix = floating(tensor(op, mat, "mat"))
+    if matrix.ndim != 3 or tuple(map(int, matrix.shape[1:])) != (rows, 3):
+        raise ShapeError(
+            f"{op}: mat does not fit, got {shapes.format_shape(matrix.shape)}, "
+            f"expected (N, {rows}, 3)"
+        )
+    if mat_idx is None:
+        batch = _numbers(image.shape[0], image)
+    else:
+        batch = mat_idx if isinstance(mat_idx, Tensor) else Tensor(list(mat_idx), "int32")
+    if int(batch.shape[0]) != int(matrix.shape[0]):
+        raise ShapeError(
+            f"{op}: counts differ, got {int(matrix.shape[0])} matrices for "
+            f"{int(batch.shape[0])} images"
+        )
+    height, width = pair(op, "out_shape", _plain(op, out_shape), 1)
+    column = _numbers(width, image, "float32")
+    line = reshape(_numbers(height, image, "float32"), (height, 1))
+    grid = [
+        reshape(broadcast_to(v, (height, width)), (1, height * width))
+        for v in (column, line, cast(Tensor, column.full((1,), 1.0)))
+    ]
+    mapped = matmul(matrix, run("concat", *grid, axis=0))
+    x, y = mapped[:, 0], mapped[:, 1]
+    if rows == 3:
+        x, y = (elemwise.div(v, mapped[:, 2]) for v in (x, y))
+    shape = (matrix.shape[0], height, width)
+    found = _sampled(
+        image, batch, reshape(y, shape), reshape(x, shape), border_mode, border_val, interp_mode, op
+    )
+    return found if format == "NCHW" else transpose(found, (0, 2, 3, 1))
+
+
+def _plain(op: str, size: Any) -> Any:
+    return shape_of(op, size) if isinstance(size, Tensor) else size
+
+
+def roi_align(
+    inp: Tensor,
+    rois: Tensor,
+    output_shape: Any,
+    mode: str = "average",
+    spatial_scale: float = 1.0,
+    sample_points: Any = 2,
+    aligned: bool = True,
+) -> Tensor:
+    """Cut regions (image, x1, y1, x2, y2) of images (N, C, H, W) to one size (R, C, OH, OW).
+
+    Each output is the average, or largest, of evenly spaced samples of its part of the region.
+    ``aligned`` puts pixel centres at halves; without it a region has at least one pixel.
+    Follows He et al., Mask R-CNN, 2017.
+
+    Raises:
+        ShapeError: where the shapes do not fit.
+        AttrError: where the mode is unknown.
+    """
+    op = "roi_align"
+    image, regions = _images(op, inp), floating(tensor(op, rois, "rois"))
+    choice(op, "mode", mode, ("average", "max"))
+    if regions.ndim != 2 or int(regions.shape[1]) != 5:
+        raise ShapeError(
+            f"{op}: rois do not fit, got {shapes.format_shape(regions.shape)}, expected (R, 5)"
+        )
+    if spatial_scale <= 0:
+        raise AttrError(f"{op}: spatial_scale must be positive, got {spatial_scale}")
+    out = pair(op, "output_shape", output_shape, 1)
+    samples = pair(op, "sample_points", sample_points, 1)
+    batch = cast(Tensor, regions[:, 0].cast("int32"))
+    corners = elemwise.sub(elemwise.mul(regions[:, 1:], spatial_scale), 0.5 if aligned else 0.0)
+    axes = []
+    for axis in (1, 0):
+        start, end = corners[:, axis : axis + 1], corners[:, axis + 2 : axis + 3]
+        size = elemwise.sub(end, start)
+        size = size if aligned else elemwise.maximum(size, 1.0)
+        count = out[1 - axis] * samples[1 - axis]
+        share = elemwise.div(elemwise.add(_numbers(count, image, "float32"), 0.5), float(count))
+        axes.append(elemwise.add(start, elemwise.mul(size, share)))
+    rows, columns = regions.shape[0], [v.shape[1] for v in axes]
+    grid = (rows, *columns)
+    y = reshape(broadcast_to(reshape(axes[0], (rows, columns[0], 1)), grid), (rows, -1))
+    x = reshape(broadcast_to(reshape(axes[1], (rows, 1, columns[1])), grid), (rows, -1))
+    found = _region_samples(image, batch, y, x)
+    apart = (rows, out[0], samples[0], out[1], samples[1], image.shape[1])
+    pooled = (math.mean if mode == "average" else math.max)(reshape(found, apart), (2, 4))
+    return transpose(pooled, (0, 3, 1, 2))
+
+
+def _region_samples(image: Tensor, batch: Tensor, y: Tensor, x: Tensor) -> Tensor:
+    """Sample with the border repeated for one pixel and zero beyond it."""
+    height, width = image.shape[2:]
+    near = elemwise.logical_and(_near(y, height), _near(x, width))
+    inside = _clamped(y, height), _clamped(x, width)
+    found = Sampler(image, batch, "replicate").linear(*inside)
+    return elemwise.mul(found, reshape(near, (*near.shape, 1)).cast(found.dtype))
+
+
+def _near(place: Tensor, extent: int) -> Tensor:
+    return elemwise.logical_and(
+        elemwise.greater_equal(place, -1), elemwise.less_equal(place, extent)
+    )
