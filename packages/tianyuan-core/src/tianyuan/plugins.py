@@ -64,6 +64,12 @@ def records() -> tuple[PluginRecord, ...]:
     return tuple(_records.values())
 
 
+def reason_of(name: str) -> str:
+    """Return why the plugin of a name is not loaded; empty where it is, or where there is none."""
+    record = _records.get(name)
+    return record.reason if record is not None else ""
+
+
 def strict() -> bool:
     """Tell whether TIANYUAN_STRICT_PLUGINS makes a plugin's fault fatal."""
     return os.environ.get("TIANYUAN_STRICT_PLUGINS", "") not in ("", "0")
@@ -100,7 +106,7 @@ def discover() -> None:
     Raises:
         PluginError: under TIANYUAN_STRICT_PLUGINS, where one is unsound.
     """
-    registry.set_loader(ensure_kernels)
+    registry.set_loader(ensure_kernels, reason_of)
     wanted = allowed()
     for entry in sorted(_entry_points(), key=lambda entry: entry.name):
         dist = entry.dist
@@ -195,10 +201,6 @@ def _register(record: PluginRecord) -> None:
         _refuse_taken(op.name, "op", "ops")
         registry.register_op(op)
         record.ops.append(op.name)
-    for layout in _flat(record, "tianyuan_layouts"):
-        _refuse_taken(layout.name, "layout", "layouts")
-        registry.register_layout(layout)
-        record.layouts.append(layout.name)
     for spec in _flat(record, "tianyuan_devices"):
         registry.register_device(spec)
         record.devices.append(spec.kind)
