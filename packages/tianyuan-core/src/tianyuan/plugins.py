@@ -213,18 +213,30 @@ def _refuse_taken(name: str, what: str, attribute: str) -> None:
 
 
 def ensure_kernels(device: str) -> None:
-    """Ask every loaded plugin for its kernels on a kind of device, once each."""
+    """Ask every loaded plugin for its layouts and its kernels on a kind of device, once each."""
     kind = device_kind(device)
     for record in records():
         if record.state == LOADED and kind not in record.kernels_asked:
+            first = not record.kernels_asked
             record.kernels_asked.add(kind)
+            hook = "tianyuan_layouts"
             try:
-                found = _flat(record, "tianyuan_kernels", device=kind)
+                if first:
+                    _register_layouts(record)
+                hook = "tianyuan_kernels"
+                found = _flat(record, hook, device=kind)
                 _check_kernels(record, found)
                 if found:
                     registry.register_kernels(record.name, kind, found)
             except Exception as error:
-                quarantine(record, f"tianyuan_kernels raised: {_describe(error)}", error)
+                quarantine(record, f"{hook} raised: {_describe(error)}", error)
+
+
+def _register_layouts(record: PluginRecord) -> None:
+    for layout in _flat(record, "tianyuan_layouts"):
+        _refuse_taken(layout.name, "layout", "layouts")
+        registry.register_layout(layout)
+        record.layouts.append(layout.name)
 
 
 def _check_kernels(record: PluginRecord, kernels: list[Any]) -> None:

@@ -96,6 +96,8 @@ def register_layout(layout: Layout) -> None:
 
 def get_layout(name: str) -> Layout:
     """Return the layout of a name; raise KeyError where there is none."""
+    if name not in _layouts:
+        _loader("cpu")
     return _layouts[name]
 
 

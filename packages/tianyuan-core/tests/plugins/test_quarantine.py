@@ -81,22 +81,28 @@ def test_raising_at_import(record: PluginRecord) -> None:
     assert record in plugins.records()
 
 
-@pytest.mark.parametrize("hook", ["tianyuan_ops", "tianyuan_layouts", "tianyuan_devices"])
+@pytest.mark.parametrize("hook", ["tianyuan_ops", "tianyuan_devices"])
 def test_raising_while_it_registers_takes_everything_back(
     record: PluginRecord, hook: str
 ) -> None:
     hooks: dict[str, Any] = {
         "tianyuan_ops": lambda: [op("brought_before")],
-        "tianyuan_layouts": lambda: [LAYOUT],
         "tianyuan_devices": lambda: [DeviceSpec("odd")],
     }
     hooks[hook] = lambda: raising()
     with pytest.warns(PluginWarning, match="on purpose"):
         plugins.load(record, lambda: plugin_module(**hooks))
     assert record.state == plugins.QUARANTINED
-    for look_up, name in ((registry.get_op, "brought_before"), (registry.get_layout, "odd")):
-        with pytest.raises(KeyError):
-            look_up(name)
+    with pytest.raises(KeyError):
+        registry.get_op("brought_before")
+
+
+def test_raising_when_layouts_are_asked_for(record: PluginRecord) -> None:
+    plugins.load(record, lambda: plugin_module(tianyuan_layouts=lambda: raising()))
+    with pytest.warns(PluginWarning, match="tianyuan_layouts raised"):
+        plugins.ensure_kernels("cpu")
+    with pytest.raises(KeyError):
+        registry.get_layout("odd")
 
 
 def test_raising_when_kernels_are_asked_for(record: PluginRecord) -> None:
