@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..errors import AttrError
+
 HEURISTIC, PROFILE, REPRODUCIBLE = "heuristic", "profile", "reproducible"
+POLICIES = (HEURISTIC, PROFILE, REPRODUCIBLE)
 
 
 @dataclass(frozen=True)
@@ -15,12 +18,22 @@ class Options:
         level: 0 only drops dead code and picks the kernels that eager execution picks, so that
             results are bit-equal; 1 adds the canonical passes; 2 adds fusion and layouts.
         winograd: whether Winograd kernels may serve.
-        policy: ``heuristic`` chooses by estimated cost; ``reproducible`` leaves out kernels whose
-            result depends on thread count or batch; ``profile`` by measurement, where available.
+        policy: ``heuristic`` chooses by estimated cost, ``profile`` by measured time;
+            ``reproducible`` leaves out kernels whose result depends on thread count or batch.
         threads: how many threads the program is planned for.
+
+    Raises:
+        AttrError: where the policy is none of these.
     """
 
     level: int = 2
     winograd: bool = True
     policy: str = HEURISTIC
     threads: int = 1
+
+    def __post_init__(self) -> None:
+        if self.policy not in POLICIES:
+            raise AttrError(
+                f"options: unknown policy, got {self.policy!r}, "
+                f"expected one of {', '.join(POLICIES)}"
+            )

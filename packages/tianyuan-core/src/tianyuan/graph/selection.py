@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -11,11 +11,12 @@ from .. import registry
 from ..errors import KernelError
 from ..kernel import PLAIN, SAME, Call, Kernel
 from ..op import TensorSpec
-from . import layouts
+from . import layouts, profiling
 from .graph import Graph, Node, Value
-from .options import REPRODUCIBLE, Options
+from .options import PROFILE, REPRODUCIBLE, Options
 
 MAX_SWEEPS = 16
+LAST_RESORT = 1e3  # a reference serves only where nothing else does
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,17 @@ def allowed(
     return kept, refused
 
 
+def cost_of(
+    kernel: Kernel, call: Call, inputs: Sequence[str], outputs: Sequence[str], options: Options
+) -> float:
+    """Return the seconds that the policy counts for a kernel."""
+    if kernel.is_reference:
+        return kernel.cost(call) * LAST_RESORT
+    if options.policy == PROFILE:
+        return profiling.seconds(kernel, call, inputs, outputs)
+    return kernel.cost(call)
+
+
 def choices_of(node: Node, device: str, options: Options, known: Iterable[str] = ()) -> Choices:
     """List the ways to run a node; ``known`` are the layouts that flat kernels may adapt to.
 
@@ -88,22 +100,21 @@ def choices_of(node: Node, device: str, options: Options, known: Iterable[str] =
     served, refused = allowed(call, device, options)
     items: list[Choice] = []
     for kernel in served:
-        cost = kernel.cost(call) * (1.0 if not kernel.is_reference else 1e3)
         declared = (*kernel.layouts.inputs, *kernel.layouts.outputs)
         for name in (PLAIN, *known) if SAME in declared else (PLAIN,):
             found = _layouts_for(call, kernel, name)
             if found is None:
                 continue
-            choice = Choice(kernel, *found, cost)
-            if options.level >= 2 or choice.is_plain:
-                items.append(choice)
+            if options.level >= 2 or {*found[0], *found[1]} <= {PLAIN}:
+                cost = cost_of(kernel, call, *found, options)
+                items.append(Choice(kernel, *found, cost))
     if not any(choice.is_plain for choice in items):
         reasons = "; ".join(f"{name}: {why}" for name, why in refused) or "no kernel is known"
         inputs = ", ".join(str(spec) for spec in call.inputs)
         raise KernelError(
             f"{node.op.name}: no kernel serves ({inputs}) in plain layouts on {device}: {reasons}"
         )
-    items.sort(key=lambda choice: choice.cost)
+    items.sort(key=lambda c: (bool(c.kernel and c.kernel.is_reference), c.cost))
     cheapest: dict[object, Choice] = {}
     for choice in items:
         cheapest.setdefault((choice.inputs, choice.outputs), choice)
@@ -169,10 +180,9 @@ class Labelling:
         key = (spec, source, target)
         if key not in self._repack:
             kernel = relayout_kernel(spec, source, target, self.device, self.options)
+            call = relayout_call(spec, source, target, self.options.threads)
             self._repack[key] = (
-                inf
-                if kernel is None
-                else kernel.cost(relayout_call(spec, source, target, self.options.threads))
+                cost_of(kernel, call, (source,), (target,), self.options) if kernel else inf
             )
         return self._repack[key]
 
