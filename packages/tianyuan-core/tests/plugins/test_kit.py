@@ -177,6 +177,19 @@ def test_a_result_that_depends_on_threads_fails_where_it_is_promised(backend: An
         suite.test_kernel_is_repeatable(promised)
 
 
+def test_a_false_promise_to_work_in_place_fails(backend: Any) -> None:
+    def run(ctx: Any, inputs: Any, outputs: Any, attrs: Any, workspace: Any) -> None:
+        outputs[0][...] = 0
+        outputs[0][...] += np.tanh(inputs[0])
+
+    right, wrong = backend(
+        kernel(inplace=((0, 0),)), kernel(run, name="tanh_any__wrong", inplace=((0, 0),))
+    )
+    suite.test_inplace_is_safe(right)
+    with pytest.raises(AssertionError, match="sharing .* changes the result"):
+        suite.test_inplace_is_safe(wrong)
+
+
 @pytest.mark.parametrize("reason", ["", "  ", "two\nlines"])
 def test_a_refusal_without_reason_fails(backend: Any, reason: str) -> None:
     backend(kernel(supports=lambda call: reason))

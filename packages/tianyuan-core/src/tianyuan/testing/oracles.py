@@ -171,7 +171,7 @@ def _extreme(pick: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
 def _logsumexp(values: list[float]) -> float:
     if not values:
         return -math.inf
-    top = _extreme(max)(values)
+    top = float(_extreme(max)(values))
     if not math.isfinite(top):
         return top
     return top + math.log(math.fsum(math.exp(v - top) for v in values))

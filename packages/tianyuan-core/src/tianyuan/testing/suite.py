@@ -16,8 +16,8 @@ import numpy as np
 from .. import plugins, registry
 from ..dtypes import is_float
 from ..errors import BackendError
-from ..imperative.dispatch import bind_kernel, run_kernel
-from ..kernel import PLAIN, Call, Kernel, Layouts
+from ..imperative.dispatch import bind_kernel, empty, run_kernel
+from ..kernel import PLAIN, SAME, Call, Kernel, Layouts
 from ..op import Op
 from ..ops.attrs import Relayout
 from ..ops.reference import evaluate
@@ -28,6 +28,7 @@ __all__ = [
     "pytest_generate_tests",
     "test_backend_is_loaded",
     "test_every_tier_runs",
+    "test_inplace_is_safe",
     "test_kernel_agrees_with_reference",
     "test_kernel_handles_special_values",
     "test_kernel_is_repeatable",
@@ -53,6 +54,8 @@ def pytest_generate_tests(metafunc: Any) -> None:
             found = [k for k in found if registry.get_op(k.op).family == "elementwise"]
         if "relayout" in metafunc.function.__name__:
             found = [k for k in found if k.op == "relayout"]
+        if "inplace" in metafunc.function.__name__:
+            found = [k for k in found if k.inplace]
         metafunc.parametrize("kernel", found, ids=[kernel.name for kernel in found])
     if "tier" in metafunc.fixturenames:
         metafunc.parametrize("tier", sorted({kernel.isa for kernel in kernels_of(backend)}))
@@ -181,6 +184,44 @@ def _bits(arrays: Sequence[np.ndarray]) -> list[bytes]:
     return [np.ascontiguousarray(x).tobytes() for x in arrays]
 
 
+def test_inplace_is_safe(kernel: Kernel) -> None:
+    """Where an output may share an input's memory, sharing it changes no bit of the result."""
+    names = {*kernel.layouts.inputs, *kernel.layouts.outputs}
+    if not kernel.inplace or not names <= {PLAIN, SAME}:
+        return
+    shared = 0
+    for case, call, arrays in served(kernel):
+        pairs = [
+            (o, i)
+            for o, i in kernel.inplace
+            if o < len(call.outputs) and i < len(call.inputs) and call.outputs[o] == call.inputs[i]
+        ]
+        want = _bits(run_case(kernel, call, arrays))
+        for chosen in [[pair] for pair in pairs] + [_disjoint(pairs)]:
+            inputs = [x.copy() for x in arrays]
+            outputs = [np.empty(spec.shape, spec.dtype) for spec in call.outputs]
+            for o, i in chosen:
+                outputs[o] = inputs[i]
+            bind_kernel(kernel, call)(inputs, outputs, _scratch(kernel, call))
+            assert _bits(outputs) == want, f"{case}: sharing {chosen} changes the result"
+            shared += len(chosen)
+    assert shared, f"{kernel.name}: no case can share memory"
+
+
+def _disjoint(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return as many pairs as fit side by side."""
+    found: list[tuple[int, int]] = []
+    for o, i in pairs:
+        if all(o != p and i != q for p, q in found):
+            found.append((o, i))
+    return found
+
+
+def _scratch(kernel: Kernel, call: Call) -> np.ndarray | None:
+    size = kernel.workspace(call)
+    return empty((size,), np.dtype(np.uint8)) if size else None
+
+
 def test_every_tier_runs(backend: str, tier: str) -> None:
     """Every instruction set that the backend advertises on this machine runs at least one case."""
     found = [kernel for kernel in kernels_of(backend) if kernel.isa == tier]
@@ -258,7 +299,7 @@ def test_relayout_fills_padding(kernel: Kernel) -> None:
         if kernel.is_native:
             # C kernels are told the logical shape over the packed memory.
             given = np.ndarray(arrays[0].shape, out.dtype, buffer=out.data)
-        bind_kernel(kernel, call)(arrays, [given], np.empty(kernel.workspace(call), np.uint8))
+        bind_kernel(kernel, call)(arrays, [given], _scratch(kernel, call))
         if layout.padding == "zero":
             np.testing.assert_array_equal(out, want, err_msg=str(case))
         else:

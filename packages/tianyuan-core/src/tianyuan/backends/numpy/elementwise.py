@@ -165,11 +165,19 @@ def _run_blocks(name: str) -> Any:
     return run
 
 
+def _inplace(name: str, count: int) -> tuple[tuple[int, int], ...]:
+    if name in ("isnan", "isinf"):
+        return ()  # bool from floats
+    # where writes its second choice first, and so may only overwrite that one.
+    return ((0, 2),) if name == "where" else tuple((0, i) for i in range(count))
+
+
 KERNELS: tuple[Kernel, ...] = tuple(
     Kernel(
         f"{op.name}_any__numpy",
         op.name,
         (_run_blocks if op.name in _COMPOSITE else _run)(op.name),
+        inplace=_inplace(op.name, op.n_inputs if isinstance(op.n_inputs, int) else 0),
     )
     for op in elementwise.OPS
 )

@@ -101,6 +101,9 @@ _RUNS: dict[str, Any] = {
     "cumsum": _along(lambda x, axis: np.cumsum(x, axis, x.dtype)),
     "cumprod": _along(lambda x, axis: np.cumprod(x, axis, x.dtype)),
 }
+# These compute their whole result before they write it.
+_IN_PLACE = ("softmax", "log_softmax", "softmax_backward", "log_softmax_backward", "cumsum")
 KERNELS: tuple[Kernel, ...] = tuple(
-    Kernel(f"{op}_any__numpy", op, run) for op, run in _RUNS.items()
+    Kernel(f"{op}_any__numpy", op, run, inplace=((0, 0),) if op in _IN_PLACE else ())
+    for op, run in _RUNS.items()
 )

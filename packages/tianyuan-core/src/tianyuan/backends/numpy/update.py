@@ -66,6 +66,11 @@ def _run(update: Callable[[Any, Arrays, Arrays], Arrays], scalar_places: Sequenc
 
 
 KERNELS: tuple[Kernel, ...] = (
-    Kernel("sgd_update_float__numpy", "sgd_update", _run(_sgd, (2,))),
-    Kernel("adam_update_float__numpy", "adam_update", _run(_adam, (4, 5))),
+    Kernel("sgd_update_float__numpy", "sgd_update", _run(_sgd, (2,)), inplace=((0, 0), (1, 3))),
+    Kernel(
+        "adam_update_float__numpy",
+        "adam_update",
+        _run(_adam, (4, 5)),
+        inplace=((0, 0), (1, 2), (2, 3)),
+    ),
 )
