@@ -33,8 +33,8 @@ struct Api {
                            int64_t error_size);
   void (*executor_destroy)(void *executor);
   tianyuan::runtime::Outcome (*executor_run)(void *executor,
-                                             const tianyuan::runtime::Binding *binding,
-                                             char *error, int64_t error_size);
+                                             const tianyuan::runtime::Binding *binding, char *error,
+                                             int64_t error_size);
   StepNames (*executor_step)(void *executor, int64_t step);
   int64_t (*executor_arenas)(void *executor);
 };

@@ -12,7 +12,7 @@ namespace tianyuan_x86 {
 
 namespace py = pybind11;
 
-constexpr int npy_c_contiguous = 0x1, npy_writeable = 0x400;
+constexpr int npy_c_contiguous = 0x1, npy_aligned = 0x100, npy_writeable = 0x400;
 
 // Number that numpy gave to bfloat16, which ml_dtypes registers; -1 until it was met.
 inline int bfloat16_number = -1;
@@ -21,8 +21,8 @@ inline int bfloat16_number = -1;
 inline int32_t code_of_number(int number) {
   // By NPY_TYPES: bool, byte, ubyte, short, ushort, int, uint, long, ulong, longlong, ulonglong,
   // float, double. `long` has 64 bits on every system that the library supports.
-  static constexpr int8_t codes[] = {TY_BOOL,  TY_INT8,   TY_UINT8, TY_INT16,  TY_UINT16,
-                                     TY_INT32, TY_UINT32, TY_INT64, TY_UINT64, TY_INT64,
+  static constexpr int8_t codes[] = {TY_BOOL,   TY_INT8,    TY_UINT8,  TY_INT16,  TY_UINT16,
+                                     TY_INT32,  TY_UINT32,  TY_INT64,  TY_UINT64, TY_INT64,
                                      TY_UINT64, TY_FLOAT32, TY_FLOAT64};
   if (number >= 0 && number < static_cast<int>(sizeof codes)) return codes[number];
   if (number == 23) return TY_FLOAT16;  // NPY_HALF
@@ -33,8 +33,8 @@ inline int32_t code_of_number(int number) {
 inline int32_t code_of_name(PyObject *descr, int number) {
   PyObject *name = PyObject_GetAttrString(descr, "name");
   if (name == nullptr) return -1;
-  const bool found = PyUnicode_Check(name) &&
-                     PyUnicode_CompareWithASCIIString(name, "bfloat16") == 0;
+  const bool found =
+      PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, "bfloat16") == 0;
   Py_DECREF(name);
   if (!found) return -1;
   bfloat16_number = number;
@@ -63,6 +63,9 @@ inline bool read_array(PyObject *object, const char *role, Py_ssize_t index, boo
   }
   if ((array->flags & npy_c_contiguous) == 0) {
     return refuse_array("is not C-contiguous", role, index, array->descr);
+  }
+  if ((array->flags & npy_aligned) == 0) {
+    return refuse_array("is not aligned to its items", role, index, array->descr);
   }
   if (written && (array->flags & npy_writeable) == 0) {
     return refuse_array("is read-only", role, index, array->descr);

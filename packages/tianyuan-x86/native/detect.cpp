@@ -77,8 +77,8 @@ uint32_t detect() { return 0; }
 
 constexpr uint32_t needs_avx2 =
     TY_X86_AVX2 | TY_X86_FMA | TY_X86_F16C | TY_X86_BMI2 | TY_X86_OS_YMM;
-constexpr uint32_t needs_avx512 = needs_avx2 | TY_X86_AVX512F | TY_X86_AVX512BW |
-                                  TY_X86_AVX512DQ | TY_X86_AVX512VL | TY_X86_OS_ZMM;
+constexpr uint32_t needs_avx512 = needs_avx2 | TY_X86_AVX512F | TY_X86_AVX512BW | TY_X86_AVX512DQ |
+                                  TY_X86_AVX512VL | TY_X86_OS_ZMM;
 
 }  // namespace
 

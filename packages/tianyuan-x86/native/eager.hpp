@@ -105,9 +105,14 @@ inline PyObject *call(PyObject *, PyObject *const *args, Py_ssize_t count) {
   }
   char error[error_size];
   error[0] = '\0';
-  const ty_ctx ctx = {TY_ABI_VERSION, sizeof(ty_ctx),     static_cast<int32_t>(threads),
-                      0,              pool->parallel_for, pool->self,
-                      error,          error_size};
+  const ty_ctx ctx = {TY_ABI_VERSION,
+                      sizeof(ty_ctx),
+                      static_cast<int32_t>(threads),
+                      0,
+                      pool->parallel_for,
+                      pool->self,
+                      error,
+                      error_size};
   const int code = run_kernel(run, ctx, inputs, outputs, PyBytes_AS_STRING(args[1]), workspace);
   if (code != 0) {
     return raise_kernel_error(error[0] != '\0' ? error : "kernel: failed without a reason");

@@ -30,8 +30,8 @@ const T *address_or_null(const py::handle &array) {
 }
 
 std::string describe(const ty_tensor &tensor) {
-  static constexpr const char *names[] = {"bool",   "int8",    "int16",    "int32",  "int64",
-                                          "uint8",  "uint16",  "uint32",   "uint64", "float16",
+  static constexpr const char *names[] = {"bool",     "int8",    "int16",  "int32",  "int64",
+                                          "uint8",    "uint16",  "uint32", "uint64", "float16",
                                           "bfloat16", "float32", "float64"};
   std::string text = std::string(names[tensor.dtype]) + "(";
   for (int32_t axis = 0; axis < tensor.ndim; ++axis) {
@@ -53,21 +53,14 @@ std::vector<int32_t> slot_numbers(const py::handle &sequence) {
 }
 
 StepDesc describe_step(const py::tuple &step, StepStorage &storage) {
-  storage = {step[2].cast<std::string>(), step[3].cast<std::string>(),
-             step[4].cast<std::string>(), step[5].cast<std::string>(),
-             slot_numbers(step[6]),       slot_numbers(step[7])};
-  return {storage.kernel.c_str(),
-          storage.op.c_str(),
-          storage.origin.c_str(),
-          reinterpret_cast<ty_run>(step[0].cast<uintptr_t>()),
-          storage.attrs.data(),
-          static_cast<int64_t>(storage.attrs.size()),
-          storage.inputs.data(),
-          static_cast<int64_t>(storage.inputs.size()),
-          storage.outputs.data(),
-          static_cast<int64_t>(storage.outputs.size()),
-          step[8].cast<int64_t>(),
-          step[9].cast<int64_t>()};
+  storage = {step[2].cast<std::string>(), step[3].cast<std::string>(), step[4].cast<std::string>(),
+             step[5].cast<std::string>(), slot_numbers(step[6]),       slot_numbers(step[7])};
+  return {storage.kernel.c_str(),  storage.op.c_str(),
+          storage.origin.c_str(),  reinterpret_cast<ty_run>(step[0].cast<uintptr_t>()),
+          storage.attrs.data(),    static_cast<int64_t>(storage.attrs.size()),
+          storage.inputs.data(),   static_cast<int64_t>(storage.inputs.size()),
+          storage.outputs.data(),  static_cast<int64_t>(storage.outputs.size()),
+          step[8].cast<int64_t>(), step[9].cast<int64_t>()};
 }
 
 }  // namespace
@@ -106,8 +99,7 @@ void Program::add_slot(const py::tuple &slot, std::vector<SlotDesc> &descs) {
   tensor.data = reinterpret_cast<void *>(slot[6].cast<uintptr_t>());
   tensor.scales = address_or_null<float>(slot[7]);
   tensor.zero_points = address_or_null<int32_t>(slot[8]);
-  tensor.quant_count =
-      slot[7].is_none() ? 0 : static_cast<int32_t>(py::len(py::object(slot[7])));
+  tensor.quant_count = slot[7].is_none() ? 0 : static_cast<int32_t>(py::len(py::object(slot[7])));
   tensor.quant_axis = slot[9].cast<int32_t>();
   descs.push_back(desc);
   slot_extents_.push_back(integers(slot[4]));
@@ -171,8 +163,7 @@ Program::Program(const py::list &slots, const py::list &steps, const py::tuple &
 }
 
 void Program::bind(const py::list &arrays, const char *role, bool written,
-                   const std::vector<Expected> &expected,
-                   std::vector<void *> &pointers) const {
+                   const std::vector<Expected> &expected, std::vector<void *> &pointers) const {
   if (arrays.size() != expected.size()) {
     throw py::value_error("executor: wrong number of " + std::string(role) + "s, got " +
                           std::to_string(arrays.size()) + ", expected " +
@@ -235,8 +226,7 @@ void Program::run(const py::list &inputs, const py::list &states, const py::list
   execute(inputs, states, outputs, nullptr);
 }
 
-py::list Program::profile(const py::list &inputs, const py::list &states,
-                          const py::list &outputs) {
+py::list Program::profile(const py::list &inputs, const py::list &states, const py::list &outputs) {
   std::vector<int64_t> nanoseconds(static_cast<size_t>(n_steps_), 0);
   execute(inputs, states, outputs, nanoseconds.data());
   py::list seconds;
@@ -269,8 +259,7 @@ int Program::call_out(void *user, int64_t step, const ty_ctx *, const ty_tensor 
   const auto *program = static_cast<const Program *>(user);
   py::gil_scoped_acquire acquired;
   try {
-    program->call_step(*program->call_outs_[static_cast<size_t>(step)], inputs, outputs,
-                       workspace);
+    program->call_step(*program->call_outs_[static_cast<size_t>(step)], inputs, outputs, workspace);
     return 0;
   } catch (const py::error_already_set &failure) {
     raised = std::make_unique<py::error_already_set>(failure);

@@ -17,8 +17,8 @@ class Program {
   //         zero points or None, quantisation axis) each; steps: (address or 0, call-out or None,
   //         kernel, op, origin, attrs, inputs, outputs, workspace offset, workspace size) each.
   // `keep` holds what constants, quantisation parameters and C functions live in.
-  Program(const py::list &slots, const py::list &steps, const py::tuple &counts,
-          int64_t arena_size, int32_t threads, py::object keep, const py::list &dtypes);
+  Program(const py::list &slots, const py::list &steps, const py::tuple &counts, int64_t arena_size,
+          int32_t threads, py::object keep, const py::list &dtypes);
   ~Program() { tianyuan_x86_api()->executor_destroy(executor_); }
   Program(const Program &) = delete;
   Program &operator=(const Program &) = delete;

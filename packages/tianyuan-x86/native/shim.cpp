@@ -9,9 +9,7 @@
 namespace tianyuan_x86 {
 namespace {
 
-py::capsule capsule_of(const void *table, const char *name) {
-  return py::capsule(table, name);
-}
+py::capsule capsule_of(const void *table, const char *name) { return py::capsule(table, name); }
 
 py::dict feature_dict() {
   static constexpr struct {

@@ -46,7 +46,8 @@ int test_fail(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, co
   return 1;
 }
 
-/* Tells what the ABI said: dtype, rank, first extent, threads, counts of the attrs, quantisation. */
+/* Tells what the ABI said: dtype, rank, first extent, threads, counts of the attrs, quantisation.
+ */
 int test_describe(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
                   const ty_attrs *attrs, void *workspace) {
   (void)workspace;

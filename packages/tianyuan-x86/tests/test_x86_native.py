@@ -83,6 +83,7 @@ def test_eager_call_raises_what_the_kernel_reports(
         ([np.zeros(2, "M8[s]")], [np.zeros(2, np.float32)], "input 0 has an unsupported dtype"),
         ([np.zeros((1,) * 9)], [np.zeros(2)], "more than 8 dimensions"),
         ([np.zeros(2)], [[0.0, 0.0]], "output 0 is not an array"),
+        ([np.zeros(9, np.uint8)[1:].view(np.float32)], [np.zeros(2)], "is not aligned"),
         (3, [np.zeros(2)], "sequence"),
     ],
 )
@@ -239,6 +240,12 @@ def test_kernels_are_named_by_tier_and_unknown_ones_are_refused() -> None:
 def test_machine_without_avx2_registers_nothing_and_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    bare = native.Native(native.load().module, (), {})
+    monkeypatch.setattr(native, "load", lambda: bare)
+    assert list(tianyuan_x86.tianyuan_kernels("cpu")) == []
+    report = tianyuan_x86.tianyuan_report()
+    assert report["unavailable"].startswith("AVX2 with FMA and F16C is missing")
+    assert report["tier"] is None
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     assert list(tianyuan_x86.tianyuan_kernels("cpu")) == []
     assert tianyuan_x86.tianyuan_report()["unavailable"] == "the machine is aarch64, not x86-64"

@@ -63,7 +63,7 @@ TyCtx._fields_ = [
     ("reserved", ctypes.c_int32),
     ("parallel_for", _ParallelFor),
     ("pool", ctypes.c_void_p),
-    ("error", ctypes.c_char_p),
+    ("error", ctypes.c_void_p),
     ("error_size", ctypes.c_int64),
 ]
 
@@ -112,13 +112,24 @@ _Run = ctypes.CFUNCTYPE(
     ctypes.c_void_p,
 )
 
-_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_capsule_pointer.restype = ctypes.c_void_p
-_capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_get_pointer.restype = ctypes.c_void_p
+_get_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 _lock = threading.Lock()
 _threads: int | None = None
 _pool: Any = None
+
+
+def _capsule_pointer(capsule: Any, name: bytes) -> int:
+    try:
+        address: int = _get_pointer(capsule, name)
+    except ValueError as error:
+        raise PluginError(
+            f"native: not the capsule that is needed, got {type(capsule).__name__} ({error}), "
+            f"expected a capsule named {name.decode()!r}"
+        ) from None
+    return address
 
 
 def _default_threads() -> int:
@@ -176,7 +187,7 @@ def publish_thread_pool(capsule: Any) -> Any:
     another one back uses that.
 
     Raises:
-        PluginError: where the capsule is of another ABI version.
+        PluginError: where it is another capsule, or of another ABI version.
     """
     global _pool
     threads = get_num_threads()
@@ -201,7 +212,7 @@ def functions_of_table(capsule: Any) -> dict[str, CFunction]:
     """Return the functions of a ``ty_kernel_table`` capsule by kernel name, best first.
 
     Raises:
-        PluginError: where the table or a kernel in it is of another ABI version.
+        PluginError: where it is another capsule, or of another ABI version.
     """
     table = TyKernelTable.from_address(_capsule_pointer(capsule, KERNEL_TABLE_CAPSULE))
     if table.abi_version != ABI_VERSION:
@@ -275,7 +286,7 @@ def invoke_by_ctypes(
         0,
         _serial_callback,
         None,
-        ctypes.cast(error, ctypes.c_char_p),
+        ctypes.addressof(error),
         _ERROR_SIZE,
     )
     code = _Run(address)(

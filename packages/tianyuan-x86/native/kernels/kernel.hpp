@@ -19,16 +19,16 @@
 // One entry: TY_KERNEL(conv2d_direct, "conv2d_f32", "direct") is conv2d_f32__avx512_direct in the
 // avx512 tier.
 #define TY_KERNEL(function, family, variant) \
-  { TY_ABI_VERSION, sizeof(ty_kernel), family "__" TY_TIER_NAME "_" variant, function }
+  {TY_ABI_VERSION, sizeof(ty_kernel), family "__" TY_TIER_NAME "_" variant, function}
 
 // Last line of NAME.cpp: TY_EXPORT_KERNELS(NAME, entries...). It lies outside of any namespace.
-#define TY_EXPORT_KERNELS(file, ...)                                                       \
-  namespace TY_ISA {                                                                       \
-  static const ty_kernel file##_kernels[] = {__VA_ARGS__};                                 \
-  extern const ty_kernel_table file##_table;                                               \
-  const ty_kernel_table file##_table = {TY_ABI_VERSION, sizeof(ty_kernel_table),           \
+#define TY_EXPORT_KERNELS(file, ...)                                                        \
+  namespace TY_ISA {                                                                        \
+  static const ty_kernel file##_kernels[] = {__VA_ARGS__};                                  \
+  extern const ty_kernel_table file##_table;                                                \
+  const ty_kernel_table file##_table = {TY_ABI_VERSION, sizeof(ty_kernel_table),            \
                                         sizeof(file##_kernels) / sizeof(file##_kernels[0]), \
-                                        file##_kernels};                                   \
+                                        file##_kernels};                                    \
   }
 
 namespace TY_ISA {

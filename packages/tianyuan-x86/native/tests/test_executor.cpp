@@ -94,8 +94,8 @@ struct Builder {
     lists.push_back(std::move(outputs));
     const auto &out = lists.back();
     steps.push_back({"kernel", "op", "model.py:3", run, &two, sizeof two, in.data(),
-                     static_cast<int64_t>(in.size()), out.data(),
-                     static_cast<int64_t>(out.size()), workspace_offset, workspace_size});
+                     static_cast<int64_t>(in.size()), out.data(), static_cast<int64_t>(out.size()),
+                     workspace_offset, workspace_size});
   }
 
   rt::ProgramDesc desc() const {
@@ -241,8 +241,7 @@ void call_outs_get_their_step() {
   std::vector<int64_t> spent(2, -1);
   void *inputs[] = {x.data()}, *outputs[] = {y.data()};
   char error[64];
-  CHECK(executor
-            .run(*pool.table(), {inputs, nullptr, outputs, spent.data()}, error, sizeof error)
+  CHECK(executor.run(*pool.table(), {inputs, nullptr, outputs, spent.data()}, error, sizeof error)
             .code == 0);
   CHECK(seen == std::vector<int64_t>{1});
   CHECK(y[0] == 6.0f && y[n - 1] == 6.0f);
@@ -261,6 +260,9 @@ void contradictions_are_refused() {
   Builder circle = chain(constant);
   circle.slots[1] = slot(rt::slot_alias, 2, n);
   CHECK(circle.refusal().find("circle") != std::string::npos);
+  Builder large = chain(constant);
+  large.slots[2].nbytes += 4;
+  CHECK(large.refusal().find("slot 2 is larger") != std::string::npos);
   Builder written = chain(constant);
   written.step(scale, {1}, {3});
   CHECK(written.refusal().find("is an input or a constant") != std::string::npos);

@@ -167,8 +167,8 @@ void table_reaches_the_pool() {
   CHECK(table->size(table->self) == 3);
   table->resize(table->self, 2);
   CHECK(pool.size() == 2);
-  const ty_ctx ctx = {TY_ABI_VERSION, sizeof(ty_ctx), 2, 0, table->parallel_for, table->self,
-                      nullptr, 0};
+  const ty_ctx ctx = {TY_ABI_VERSION,      sizeof(ty_ctx), 2,       0,
+                      table->parallel_for, table->self,    nullptr, 0};
   std::atomic<int64_t> sum{0};
   ctx.parallel_for(
       &ctx, 77, 1,

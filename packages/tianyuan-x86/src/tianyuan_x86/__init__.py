@@ -60,15 +60,13 @@ def tianyuan_report() -> Mapping[str, Any]:
     """Return the CPU's features, the tiers they allow, and the tier in use under TIANYUAN_ISA."""
     from . import native
 
-    reason = native.unavailable()
-    report: dict[str, Any] = {"version": __version__, "unavailable": reason}
-    if reason is None or reason.startswith("AVX2"):
-        loaded = native.load()
-        report |= {
-            "features": loaded.module.features(),
-            "tiers": [tier.name for tier in loaded.tiers],
-            "tier": native.chosen_tier(),
-            "isa_cap": native.isa_cap(),
-            "kernels": len(loaded.functions),
-        }
-    return report
+    loaded = native.load()
+    return {
+        "version": __version__,
+        "unavailable": native.unavailable(),
+        "features": loaded.module.features(),
+        "tiers": [tier.name for tier in loaded.tiers],
+        "tier": native.chosen_tier(),
+        "isa_cap": native.isa_cap(),
+        "kernels": len(loaded.functions),
+    }

@@ -100,8 +100,7 @@ class Executor {
   }
 
   // Runs the steps in order; a failing kernel's reason is in `error`.
-  Outcome run(const ty_thread_pool &pool, const Binding &binding, char *error,
-              int64_t error_size) {
+  Outcome run(const ty_thread_pool &pool, const Binding &binding, char *error, int64_t error_size) {
     std::unique_lock<std::mutex> turn(turns_, std::defer_lock);
     if (mutates_) turn.lock();
     auto frame = frames_.take([this] { return std::make_unique<Frame>(*this); });
@@ -170,7 +169,7 @@ class Executor {
     if (desc.tensor.dtype < 0 || desc.tensor.dtype > TY_FLOAT64) {
       refuse(name + " has an unknown dtype, got code " + std::to_string(desc.tensor.dtype));
     }
-    const int64_t limits[] = {program.n_inputs, program.n_outputs, INT64_MAX,
+    const int64_t limits[] = {program.n_inputs, program.n_outputs,  INT64_MAX,
                               program.n_states, program.arena_size, program.n_slots};
     if (desc.kind < slot_input || desc.kind > slot_alias) {
       refuse(name + " is of an unknown kind, got " + std::to_string(desc.kind));
@@ -233,6 +232,9 @@ class Executor {
     }
     ty_tensor tensor = slots_[static_cast<size_t>(slot)].tensor;
     const SlotDesc &owner = root(slot);
+    if (slots_[static_cast<size_t>(slot)].nbytes > owner.nbytes) {
+      refuse("slot " + std::to_string(slot) + " is larger than the slot whose memory it shares");
+    }
     const Patch patch{tensors_.size(), owner.index};
     switch (owner.kind) {
       case slot_input:
@@ -260,8 +262,10 @@ class Executor {
 
   void bind(Frame &frame, const Binding &binding) const {
     ty_tensor *tensors = frame.tensors.data();
-    for (const Patch &patch : from_inputs_) tensors[patch.tensor].data = binding.inputs[patch.index];
-    for (const Patch &patch : from_states_) tensors[patch.tensor].data = binding.states[patch.index];
+    for (const Patch &patch : from_inputs_)
+      tensors[patch.tensor].data = binding.inputs[patch.index];
+    for (const Patch &patch : from_states_)
+      tensors[patch.tensor].data = binding.states[patch.index];
     for (const Patch &patch : from_outputs_) {
       tensors[patch.tensor].data = binding.outputs[patch.index];
     }

@@ -176,8 +176,7 @@ class ThreadPool {
     current = -1;
   }
 
-  void fork_join(State &state, int32_t threads, int64_t n, int64_t piece, ty_task task,
-                 void *arg) {
+  void fork_join(State &state, int32_t threads, int64_t n, int64_t piece, ty_task task, void *arg) {
     Job &job = state.job;
     job.task = task;
     job.arg = arg;
