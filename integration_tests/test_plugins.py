@@ -262,6 +262,7 @@ def test_two_plugins_with_one_op(install: Install) -> None:
         install("duplicate_a", "duplicate_b"),
         """
         assert registry.get_op("fixture_twin") and registry.get_op("fixture_only_a")
+        plugins.ensure_kernels("cpu")  # layouts come with the first use of a device
         registry.get_layout("fixture_only_a")
         names = [op.name for op in registry.all_ops()]
         assert names.count("fixture_twin") == 1 and "fixture_only_b" not in names
