@@ -98,8 +98,8 @@ def _sum_to() -> Iterator[Case]:
     )  # fmt: skip
     for shape, target in targets:
         length = max(1, _length(shape, tuple(range(len(shape)))))
-        for dtype in ("float32", "float16", "bfloat16", "int32"):
-            exact = dtype == "int32"
+        for dtype in (*INTEGERS, *FLOATS):
+            exact = dtype in INTEGERS
             source = number(shape, dtype)
             yield Case("sum_to", (source,), Shape(target), length=length, magnitude=2, exact=exact)
     for shape, target in targets[:1] + targets[3:5]:

@@ -27,7 +27,7 @@ def _gradient(name: str, shapes: tuple[Ints, ...], attrs: Any) -> Case:
 
 def _shapes() -> Iterator[Case]:
     reshapes: tuple[tuple[Ints, Ints], ...] = (
-        ((6, 4), (3, 8)), ((), (1, 1)), ((0, 3), (3, 0, 2)), ((24,), (2, 3, 4)), ((5, 1), (5,)),
+        ((6, 4), (3, 8)), ((6, 4), (6, 4)), ((), (1, 1)), ((0, 3), (3, 0, 2)), ((24,), (2, 3, 4)), ((5, 1), (5,)),
     )  # fmt: skip
     for source, target in reshapes:
         yield from _same("reshape", (source,), a.Shape(target))
