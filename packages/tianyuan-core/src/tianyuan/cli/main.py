@@ -117,3 +117,7 @@ def bench(
     from .models import bench_model
 
     bench_model(model, backends, threads, sizes, rounds, steps)
+
+
+if __name__ == "__main__":
+    main()

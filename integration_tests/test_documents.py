@@ -1,0 +1,80 @@
+"""What the README and the plugin guide show works as they show it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def blocks(document: str, marker: str) -> dict[str, str]:
+    """Return the code blocks of a document that a comment marks, by what it says of them."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    pattern = rf"<!-- {marker}: (\S+) -->\n```\w+\n(.*?)```"
+    return dict(re.findall(pattern, text, flags=re.DOTALL))
+
+
+def run(command: list[str], folder: Path, **environment: str) -> str:
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_readme_trains_and_deploys_in_the_lines_it_promises(tmp_path: Path) -> None:
+    code = blocks("README.md", "readme-test")
+    deploy = [line for line in code["deploy"].splitlines() if line.strip()]
+    train = [line for line in code["train"].splitlines() if line.strip()]
+    assert len(train) <= 15
+    assert len(deploy) <= 5
+    check = (
+        "\nfull = ty.data.dataset.Digits(train=True)"
+        "\npredicted = model(full.images.reshape(-1, 64).astype('float32') / 16).argmax(1)"
+        "\nprint('accuracy', (predicted == full.labels).mean())"
+    )
+    (tmp_path / "readme.py").write_text(code["train"] + code["deploy"] + check)
+    out = run([sys.executable, "readme.py"], tmp_path)
+    # One pass over the data at most: far above chance, 10 %.
+    assert float(out.split("accuracy")[1]) > 0.6
+    assert (tmp_path / "net.tym").exists()
+
+
+@pytest.mark.parametrize("name", ["docs/architecture.md", "docs/writing-a-plugin.md"])
+def test_files_that_the_readme_and_the_pages_name_exist(name: str) -> None:
+    assert name in (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / name).read_text(encoding="utf-8")
+    core = ROOT / "packages" / "tianyuan-core" / "src" / "tianyuan"
+    for path in re.findall(r"`((?:\w+/)*\w+\.py)`", text):
+        if path.startswith(("myplugin", "test_myplugin")):
+            continue
+        assert (core / path).exists(), f"{name} names {path}, which is not there"
+
+
+def test_the_guides_plugin_builds_and_passes_the_kit(tmp_path: Path) -> None:
+    source, site = tmp_path / "source", tmp_path / "site"
+    source.mkdir()
+    for name, text in blocks("docs/writing-a-plugin.md", "guide-test").items():
+        (source / name).write_text(text)
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(site)]
+    run([*pip, str(source)], tmp_path)
+    info = run([sys.executable, "-m", "tianyuan.cli.main", "info"], tmp_path, PYTHONPATH=str(site))
+    assert "myplugin" in info
+    out = run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_myplugin.py"],
+        source,
+        PYTHONPATH=str(site),
+    )
+    assert " passed" in out
