@@ -70,6 +70,11 @@ def bytes_cost(call: Call, bytes_per_second: float = 1e9) -> float:
     return sum(spec.nbytes for spec in (*call.inputs, *call.outputs)) / bytes_per_second
 
 
+def python_cost(call: Call) -> float:
+    """Estimate seconds for a Python kernel: what entering it takes, and the memory it touches."""
+    return 3e-6 + bytes_cost(call)
+
+
 PythonRun = Callable[
     [Any, Sequence[np.ndarray], Sequence[np.ndarray], Any, "np.ndarray | None"], None
 ]
@@ -112,7 +117,7 @@ class Kernel:
     layouts: Layouts = Layouts()
     isa: str = "any"
     supports: Callable[[Call], str | None] = _no_reason
-    cost: Callable[[Call], float] = bytes_cost
+    cost: Callable[[Call], float] = python_cost
     workspace: Callable[[Call], int] = _no_workspace
     inplace: tuple[tuple[int, int], ...] = ()
     reproducible: bool = True
