@@ -23,8 +23,8 @@ if native.unavailable() is not None:
 
 
 @pytest.fixture(scope="session")
-def c_kernels(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], CFunction]:
-    """Return the functions of kernels.c by name."""
+def c_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build kernels.c and return the library's path."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler to build the tests' kernels")
@@ -34,7 +34,13 @@ def c_kernels(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], CFunc
         [compiler, "-O1", "-shared", "-fPIC", f"-I{tianyuan.get_include()}", source, "-o", target],
         check=True,
     )
-    library = ctypes.CDLL(str(target))
+    return target
+
+
+@pytest.fixture(scope="session")
+def c_kernels(c_library: Path) -> Callable[[str], CFunction]:
+    """Return the functions of kernels.c by name."""
+    library = ctypes.CDLL(str(c_library))
 
     def function(name: str) -> CFunction:
         address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value

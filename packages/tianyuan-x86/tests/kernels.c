@@ -62,3 +62,24 @@ int test_describe(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs
   y[7] = inputs[0].quant_count ? (int64_t)(inputs[0].scales[0] * 1000) : 0;
   return 0;
 }
+
+/* A pool of another plugin: it runs every loop in one piece and counts the loops. */
+static int64_t loops;
+
+static void one_piece(const ty_ctx *ctx, int64_t n, int64_t grain, ty_task task, void *arg) {
+  (void)ctx, (void)grain;
+  ++loops;
+  if (n > 0) task(arg, 0, n, 0);
+}
+
+static int32_t pool_size(void *self) {
+  (void)self;
+  return 7;
+}
+
+static void pool_resize(void *self, int32_t threads) { (void)self, (void)threads; }
+
+int64_t test_loops(void) { return loops; }
+
+ty_thread_pool test_pool = {TY_ABI_VERSION, sizeof(ty_thread_pool), 0, one_piece, pool_size,
+                            pool_resize};

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -181,6 +182,36 @@ def test_pool_is_published_and_invoker_installed() -> None:
     assert core.published_thread_pool() is not None
     again = core.publish_thread_pool(loaded.module.thread_pool())
     assert again is core.published_thread_pool()
+
+
+ADOPTION = """
+import ctypes, sys
+import numpy as np
+from tianyuan import native as core
+library = ctypes.CDLL(sys.argv[1])
+new = ctypes.pythonapi.PyCapsule_New
+new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+table = ctypes.addressof(ctypes.c_char.in_dll(library, "test_pool"))
+capsule = new(table, b"tianyuan.thread_pool.v1", None)
+assert core.publish_thread_pool(capsule) is capsule
+from tianyuan_x86 import native
+native.load()
+assert core.published_thread_pool() is capsule
+address = lambda name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+x, y, told = np.arange(9999, dtype=np.float32), np.empty(9999, np.float32), np.empty(8, np.int64)
+core.invoker(address("test_square"), bytes(16), [x], [y], None, 0)
+assert np.array_equal(y, x * x)
+core.invoker(address("test_describe"), bytes(16), [x], [told], None, 0)
+print(library.test_loops(), told[3])
+"""
+
+
+def test_pool_of_another_plugin_is_adopted(c_library: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ADOPTION, c_library], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["1", "7"]
 
 
 def test_import_loads_no_shared_object() -> None:
