@@ -150,7 +150,8 @@ class Labelling:
     options: Options
     picked: dict[Node, Choice] = field(default_factory=dict)
     _readers: dict[Value, list[tuple[Node, int]]] = field(default_factory=dict)
-    _repack: dict[tuple[TensorSpec, str, str], float] = field(default_factory=dict)
+    _repack: dict[tuple[Value, str, str], float] = field(default_factory=dict)
+    _by_spec: dict[tuple[TensorSpec, str, str], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for node in self.graph.nodes:
@@ -164,27 +165,38 @@ class Labelling:
             return PLAIN
         return self.picked[value.node].outputs[value.index]
 
-    def wanted(self, value: Value) -> set[str]:
-        """Return all layouts in which a value is read."""
-        found = {self.picked[node].inputs[index] for node, index in self._readers.get(value, ())}
-        return found | {PLAIN} if value in self._roots else found
+    def wanted(self, value: Value, made: str) -> set[str]:
+        """Return the layouts beside the one it is made in in which a value is read."""
+        picked = self.picked
+        found = {picked[node].inputs[index] for node, index in self._readers.get(value, ())}
+        if value in self._roots:
+            found.add(PLAIN)
+        found.discard(made)
+        return found
 
     def repacking(self, value: Value) -> float:
         """Return the seconds spent on bringing a value into the layouts it is read in."""
-        if value in self.graph.constants:
-            return 0.0
         made = self.layout_of(value)
-        return sum(self._repack_cost(value.spec, made, to) for to in self.wanted(value) - {made})
+        wanted = self.wanted(value, made)
+        if not wanted or value in self.graph.constants:
+            return 0.0
+        return sum(self._repack_cost(value, made, layout) for layout in wanted)
 
-    def _repack_cost(self, spec: TensorSpec, source: str, target: str) -> float:
-        key = (spec, source, target)
+    def _repack_cost(self, value: Value, source: str, target: str) -> float:
+        key = (value, source, target)
         if key not in self._repack:
-            kernel = relayout_kernel(spec, source, target, self.device, self.options)
-            call = relayout_call(spec, source, target, self.options.threads)
-            self._repack[key] = (
-                cost_of(kernel, call, (source,), (target,), self.options) if kernel else inf
-            )
+            general = (value.spec, source, target)
+            if general not in self._by_spec:
+                self._by_spec[general] = self._ask_repack_cost(*general)
+            self._repack[key] = self._by_spec[general]
         return self._repack[key]
+
+    def _ask_repack_cost(self, spec: TensorSpec, source: str, target: str) -> float:
+        kernel = relayout_kernel(spec, source, target, self.device, self.options)
+        if kernel is None:
+            return inf
+        call = relayout_call(spec, source, target, self.options.threads)
+        return cost_of(kernel, call, (source,), (target,), self.options)
 
     def total(self) -> float:
         """Return the estimated seconds of the whole graph."""
@@ -271,14 +283,14 @@ def choose(graph: Graph, device: str, options: Options) -> tuple[Labelling, dict
     if known:
         starts.append(start(lambda c: True))
         starts += [start(partial(_gives, name)) for name in known]
-    best: Labelling | None = None
-    lowest = inf
+    labelling = Labelling(graph, choices, device, options)
+    best, lowest = starts[0], inf
     for picked in starts:
-        labelling = Labelling(graph, choices, device, options, picked)
+        labelling.picked = picked
         if known:
             labelling.improve()
         total = labelling.total()
-        if best is None or total < lowest:
-            best, lowest = labelling, total
-    assert best is not None
-    return best, choices
+        if total < lowest:
+            best, lowest = picked, total
+    labelling.picked = best
+    return labelling, choices

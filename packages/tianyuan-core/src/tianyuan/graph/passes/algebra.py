@@ -10,7 +10,7 @@ from ... import shapes
 from ...dtypes import as_dtype
 from ..graph import Graph, Node, Rebuilder, Value
 from ..options import Options
-from .match import Users, emit, produced_by, same_spec, scalar
+from .match import Users, emit, produced_by, rewrite, same_spec, scalar
 
 Rule = Callable[[Rebuilder, Node, list[Value]], "Value | None"]
 
@@ -26,7 +26,7 @@ def run(graph: Graph, options: Options) -> Graph:
             found = _RULES[node.op.name](to, node, inputs)
         return None if found is None else [found]
 
-    return Rebuilder(graph).run(visit)
+    return rewrite(graph, visit)
 
 
 def _if_same(node: Node, value: Value) -> Value | None:

@@ -13,7 +13,7 @@ from ..graph import Graph, Node, Rebuilder, Value
 from ..options import Options
 from . import epilogue
 from .epilogue import Fused
-from .match import Users, add_array, emit
+from .match import Users, add_array, emit, rewrite
 
 BASE, FUSED = "conv2d", "conv2d_fused"
 
@@ -31,7 +31,7 @@ def run(graph: Graph, options: Options) -> Graph:
         )
         return None if fused is None else [fused.emit(to, FUSED, node.origin)]
 
-    return Rebuilder(graph).run(visit)
+    return rewrite(graph, visit)
 
 
 def _constant(to: Rebuilder, value: Value) -> np.ndarray | None:

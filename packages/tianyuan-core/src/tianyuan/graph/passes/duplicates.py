@@ -15,21 +15,25 @@ def run(graph: Graph, options: Options) -> Graph:
     """Merge pure nodes whose op, attributes, inputs and layouts agree."""
     seen: dict[Any, tuple[Value, ...]] = {}
     rebuilder = Rebuilder(graph)
-    _merge_constants(rebuilder)
+    merged = _merge_constants(rebuilder)
 
     def visit(to: Rebuilder, node: Node) -> tuple[Value, ...] | None:
         if not node.op.pure:
             return None
         layouts = tuple(value.layout for value in node.outputs)
         key = (node.op.name, exact(node.attrs), tuple(to.mapped(node.inputs)), layouts)
+        nonlocal merged
+        merged = merged or key in seen
         if key not in seen:
             seen[key] = to.keep(node)
         return seen[key]
 
-    return rebuilder.run(visit)
+    rebuilt = rebuilder.run(visit)
+    return rebuilt if merged else graph
 
 
-def _merge_constants(to: Rebuilder) -> None:
+def _merge_constants(to: Rebuilder) -> bool:
+    """Let equal constants stand for each other; tell whether there were any."""
     seen: dict[Any, Value] = {}
     for old, constant in to.source.constants.items():
         key: Any = (id(constant), old.layout)
@@ -37,3 +41,4 @@ def _merge_constants(to: Rebuilder) -> None:
             array = constant.array
             key = (array.dtype.name, array.shape, array.tobytes(), old.layout, old.spec)
         to.map[old] = seen.setdefault(key, to.map[old])
+    return len(seen) < len(to.source.constants)

@@ -11,7 +11,7 @@ from ...op import Op
 from ...ops import reference
 from ..graph import Constant, Graph, Node, Rebuilder, Value
 from ..options import Options
-from .match import add_array, has_symbols, is_concrete
+from .match import add_array, has_symbols, is_concrete, rewrite
 
 Evaluator = Callable[[Op, Sequence[np.ndarray], Any], Sequence[np.ndarray]]
 
@@ -43,7 +43,7 @@ def run(graph: Graph, options: Options) -> Graph:
             return None
         return _folded(to, node, known)
 
-    return Rebuilder(graph).run(visit)
+    return rewrite(graph, visit)
 
 
 def _worthwhile(node: Node) -> bool:

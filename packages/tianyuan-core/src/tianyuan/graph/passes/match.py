@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -84,6 +84,20 @@ class Users:
     def single(self, value: Value) -> bool:
         """Tell whether exactly one node reads a value, and the graph does not return it."""
         return self.count.get(value, 0) == 1
+
+
+def rewrite(graph: Graph, visit: Callable[[Rebuilder, Node], Sequence[Value] | None]) -> Graph:
+    """Rebuild a graph, or return it as it is where ``visit`` keeps every node."""
+    changed = False
+
+    def watched(to: Rebuilder, node: Node) -> Sequence[Value] | None:
+        nonlocal changed
+        replaced = visit(to, node)
+        changed = changed or replaced is not None
+        return replaced
+
+    rebuilt = Rebuilder(graph).run(watched)
+    return rebuilt if changed else graph
 
 
 def emit(

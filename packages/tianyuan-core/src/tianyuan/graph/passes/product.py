@@ -12,7 +12,7 @@ from ..graph import Graph, Node, Rebuilder, Value
 from ..options import Options
 from . import epilogue
 from .epilogue import Fused
-from .match import Users, emit, produced_by, same_shape
+from .match import Users, emit, produced_by, rewrite, same_shape
 
 BASE, FUSED = "matmul", "matmul_fused"
 
@@ -33,7 +33,7 @@ def run(graph: Graph, options: Options) -> Graph:
         )
         return None if fused is None else [fused.emit(to, FUSED, node.origin)]
 
-    return Rebuilder(graph).run(visit)
+    return rewrite(graph, visit)
 
 
 def _untransposed(to: Rebuilder, node: Node) -> list[Value] | None:
