@@ -29,6 +29,8 @@ def test_reference_agrees_with_oracle(name: str):
     op, count = registry.get_op(name), 0
     for seed, case in enumerate(cases_of(name)):
         arrays = case.arrays(seed)
+        if max((x.size for x in arrays), default=0) > 20_000:
+            continue  # made for threads; Python loops would take minutes
         count += 1
         want = ORACLES[name](arrays, case.attrs)
         wrong = difference(case, evaluate(op, arrays, case.attrs), want)

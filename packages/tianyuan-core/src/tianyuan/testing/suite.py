@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -100,9 +101,9 @@ def layout_shapes(layout: str) -> Iterator[tuple[int, ...]]:
             yield (*shape[:axis], extent, *shape[axis + 1 :])
 
 
-def relayout_cases() -> Iterator[Case]:
+def relayout_cases(layouts: Sequence[str]) -> Iterator[Case]:
     """Yield a repacking from plain to each layout and back."""
-    for layout in layouts_of():
+    for layout in layouts:
         for shape in layout_shapes(layout):
             for attrs in (Relayout(PLAIN, layout), Relayout(layout, PLAIN)):
                 yield Case("relayout", (real(shape),), attrs, exact=True)
@@ -123,13 +124,28 @@ def call_of(op: Op, case: Case, arrays: Sequence[np.ndarray], threads: int = 1) 
     return Call(op, inputs, op.infer(inputs, case.attrs), case.attrs, threads)
 
 
-def served(kernel: Kernel, threads: int = 1) -> Iterator[tuple[Case, Call, list[np.ndarray]]]:
-    """Yield the cases that a kernel serves."""
-    op = registry.get_op(kernel.op)
-    extra = relayout_cases() if kernel.op == "relayout" else ()
-    for seed, case in enumerate((*cases_of(kernel.op), *extra)):
+Prepared = tuple[Case, Call, list[np.ndarray]]
+
+
+@cache
+def _prepared(name: str, threads: int, layouts: tuple[str, ...]) -> list[Prepared]:
+    """Return the calls of an op with their data, made once for all kernels."""
+    op, found = registry.get_op(name), []
+    extra = relayout_cases(layouts) if name == "relayout" else ()
+    for seed, case in enumerate((*cases_of(name), *extra)):
         arrays = case.arrays(seed)
-        call = call_of(op, case, arrays, threads)
+        found.append((case, call_of(op, case, arrays, threads), arrays))
+    return found
+
+
+def prepared(op: str, threads: int = 1) -> list[Prepared]:
+    """Return the calls of an op; those of relayout cover every layout that is registered."""
+    return _prepared(op, threads, tuple(layouts_of()))
+
+
+def served(kernel: Kernel, threads: int = 1) -> Iterator[Prepared]:
+    """Yield the calls that a kernel serves."""
+    for case, call, arrays in prepared(kernel.op, threads):
         if registry.refusal(kernel, call) is None:
             yield case, call, arrays
 
@@ -169,12 +185,11 @@ def test_kernel_agrees_with_reference(kernel: Kernel) -> None:
 
 def test_kernel_is_repeatable(kernel: Kernel) -> None:
     """A second run gives the same bits, and so does another thread count where that is promised."""
-    op = registry.get_op(kernel.op)
     for case, call, arrays in served(kernel):
         first = run_case(kernel, call, arrays)
         again = run_case(kernel, call, arrays)
         assert _bits(first) == _bits(again), f"{case}: a second run differs"
-        many = call_of(op, case, arrays, _MANY_THREADS)
+        many = replace(call, threads=_MANY_THREADS)
         if kernel.reproducible and registry.refusal(kernel, many) is None:
             threaded = run_case(kernel, many, arrays)
             assert _bits(first) == _bits(threaded), f"{case}: {_MANY_THREADS} threads differ"
@@ -231,9 +246,8 @@ def test_every_tier_runs(backend: str, tier: str) -> None:
 def test_refusals_say_why(backend: str) -> None:
     """A kernel that refuses a call gives one line that says why."""
     for kernel in kernels_of(backend):
-        op = registry.get_op(kernel.op)
-        for seed, case in enumerate(cases_of(kernel.op)):
-            reason = registry.refusal(kernel, call_of(op, case, case.arrays(seed)))
+        for _, call, _ in prepared(kernel.op):
+            reason = registry.refusal(kernel, call)
             if reason is not None:
                 assert isinstance(reason, str), f"{kernel.name}: {reason!r} is no text"
                 assert reason.strip(), f"{kernel.name} gives no reason"
@@ -251,8 +265,8 @@ def test_kernel_handles_special_values(kernel: Kernel) -> None:
     """Infinities and NaN come out as numpy has them."""
     op = registry.get_op(kernel.op)
     shown: set[str] = set()
-    for case in cases_of(kernel.op):
-        dtypes = [spec.dtype for spec in specs_of(case.arrays())]
+    for case, prior, _ in prepared(kernel.op):
+        dtypes = [spec.dtype for spec in prior.inputs]
         name = str(dtypes)
         if name in shown or not dtypes or not all(map(is_float, dtypes)):
             continue

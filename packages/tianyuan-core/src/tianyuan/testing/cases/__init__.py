@@ -19,6 +19,8 @@ FAMILIES = (
     "update", "fused", "matmul", "conv", "pool", "norm",
 )  # fmt: skip
 FLOATS = ("float16", "bfloat16", "float32", "float64")
+# Large enough to be worth several threads.
+LARGE = (259, 1031)
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
 Source = Callable[[np.random.Generator], np.ndarray]

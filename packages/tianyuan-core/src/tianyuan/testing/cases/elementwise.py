@@ -7,7 +7,20 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ...errors import DTypeError, ShapeError
-from . import FLOATS, INTEGERS, Case, Invalid, Source, fixed, flags, number, real, spec, whole
+from . import (
+    FLOATS,
+    INTEGERS,
+    LARGE,
+    Case,
+    Invalid,
+    Source,
+    fixed,
+    flags,
+    number,
+    real,
+    spec,
+    whole,
+)
 
 SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (0, 3), (7,), (33,), (3, 5, 17), (1027,))
 PAIRS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
@@ -68,6 +81,9 @@ def _unary() -> Iterator[Case]:
                     magnitude=magnitude,
                     exact=exact,
                 )
+        if name in ("exp", "relu", "sigmoid", "gelu"):
+            large = real(LARGE, "float32", low, high)
+            yield Case(name, (large,), magnitude=magnitude, exact=exact)
         for dtype in INTEGERS if name in NUMBER_DOMAINS else ():
             yield Case(name, (whole((37,), dtype, int(low), int(high)),), exact=True)
         yield Case(
@@ -111,6 +127,8 @@ def _binary() -> Iterator[Case]:
             pairs = PAIRS if dtype == "float32" else PAIRS[1:3]
             for a, b in pairs:
                 yield Case(name, (number(a, dtype, -1, 1), number(b, dtype, -1, 1)), exact=True)
+    for a, b in ((LARGE, LARGE), (LARGE, LARGE[1:])):
+        yield Case("add", (real(a), real(b)), exact=True)
     yield from _binary_gradients()
 
 

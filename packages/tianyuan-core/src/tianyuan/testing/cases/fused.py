@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ...errors import AttrError, DTypeError, ShapeError
 from ...ops.attrs import FusedElementwise
 from ...ops.codes import ELEMENTWISE, ELEMENTWISE_CODES
-from . import Case, Invalid, Source, flags, real, spec, whole
+from . import LARGE, Case, Invalid, Source, flags, real, spec, whole
 
 _FIRST_BINARY = ELEMENTWISE_CODES["add"]
 _INTEGER_ONLY = ("bitwise_not", "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift",
@@ -55,7 +55,8 @@ def _chains() -> Iterator[Case]:
     both = program(("add", 0, 1, 0), ("relu", 2, 0, 0), outputs=(3, 2))
     pairs: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
         ((33,), (33,)), ((3, 5, 17), (3, 5, 17)), ((4, 67), (67,)), ((2, 16, 9), (16, 1)),
-        ((0, 3), (0, 3)), ((), ()), ((1,), (1,)), ((40000,), (40000,)), ((7, 9), ()),
+        ((0, 3), (0, 3)), ((), ()), ((1,), (1,)), ((40000,), (40000,)), (LARGE, LARGE),
+        ((7, 9), ()),
     )  # fmt: skip
     for a, b in pairs:
         for attrs in (silu, scaled, both):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ...errors import AttrError, DTypeError, ShapeError
 from ...ops import attrs as a
-from . import Case, Invalid, Source, fixed, number, real, spec, whole
+from . import LARGE, Case, Invalid, Source, fixed, number, real, spec, whole
 
 DTYPES = ("bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 SUMMABLE = DTYPES[1:]
@@ -41,6 +41,9 @@ def _takes() -> Iterator[Case]:
             exact = "float" not in dtype
             inputs = (number(grown, dtype), indices(index_shape, size))
             yield Case("take_backward", inputs, back, length=200, magnitude=2, exact=exact)
+    yield Case("take", (real(LARGE), indices((700,), LARGE[0])), a.Axis(0), exact=True)
+    inputs = (real((700, LARGE[1])), indices((700,), LARGE[0]))
+    yield Case("take_backward", inputs, a.TakeBackward(0, LARGE[0]), length=700, magnitude=2)
     where = fixed([2, -1, 0, 2], "int32")
     yield Case("take", (real((2, 3), "float64"), where), a.Axis(1), grad=(0,), second=False)
     inputs = (real((2, 4), "float64"), where)

@@ -9,7 +9,20 @@ import numpy as np
 
 from ...errors import AttrError, DTypeError, ShapeError
 from ...ops.attrs import ArgReduce, Axis, Reduce, Shape
-from . import FLOATS, INTEGERS, Case, Invalid, Source, distinct, fixed, number, real, spec, whole
+from . import (
+    FLOATS,
+    INTEGERS,
+    LARGE,
+    Case,
+    Invalid,
+    Source,
+    distinct,
+    fixed,
+    number,
+    real,
+    spec,
+    whole,
+)
 
 PLACES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
     ((), ()), ((7,), (0,)), ((1,), (0,)), ((5, 33), (1,)), ((33, 5), (0,)), ((3, 5, 17), (0, 2)),
@@ -49,6 +62,11 @@ def _reduces() -> Iterator[Case]:
                         magnitude=2.0,
                         exact=exact or dtype not in FLOATS,
                     )
+    for name in ("sum", "mean", "max"):
+        for axes in ((0,), (1,), (0, 1)):
+            length, exact = _length(LARGE, axes), name == "max"
+            source = real(LARGE, "float32", 0.5, 1.5)
+            yield Case(name, (source,), Reduce(axes), length=length, exact=exact)
     for name in kinds:
         nans = fixed([[1, np.nan, 3, 2], [np.nan, -1, 0, np.inf], [4, 3, -2, 1]])
         yield Case(name, (nans,), Reduce((1,)))
@@ -125,6 +143,8 @@ def _along() -> Iterator[Case]:
             second = name != "cumsum"
             source = real(shape, "float64")
             yield Case(name, (source,), Axis(axis), grad=(0,), second=second)
+    for name in ("softmax", "log_softmax"):
+        yield Case(name, (real(LARGE),), Axis(1), length=LARGE[1])
     yield Case("softmax", (real((3, 40), "float32", -300, 300),), Axis(1), length=40)
     yield Case("log_softmax", (real((3, 40), "float32", -300, 300),), Axis(1), length=40, ulps=600)
     yield Case("cumprod", (fixed([[2, 0, 3, 4], [0, 1, 0, 5]], "float64"),), Axis(1), grad=(0,))

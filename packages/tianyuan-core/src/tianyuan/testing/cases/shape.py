@@ -7,7 +7,7 @@ from typing import Any
 
 from ...errors import AttrError, DTypeError, ShapeError
 from ...ops import attrs as a
-from . import FLOATS, INTEGERS, Case, Invalid, number, real, spec
+from . import FLOATS, INTEGERS, LARGE, Case, Invalid, number, real, spec
 
 DTYPES = ("bool", *INTEGERS, *FLOATS)
 Ints = tuple[int, ...]
@@ -27,7 +27,8 @@ def _gradient(name: str, shapes: tuple[Ints, ...], attrs: Any) -> Case:
 
 def _shapes() -> Iterator[Case]:
     reshapes: tuple[tuple[Ints, Ints], ...] = (
-        ((6, 4), (3, 8)), ((6, 4), (6, 4)), ((), (1, 1)), ((0, 3), (3, 0, 2)), ((24,), (2, 3, 4)), ((5, 1), (5,)),
+        ((6, 4), (6, 4)),
+        ((6, 4), (3, 8)), ((), (1, 1)), ((0, 3), (3, 0, 2)), ((24,), (2, 3, 4)), ((5, 1), (5,)),
     )  # fmt: skip
     for source, target in reshapes:
         yield from _same("reshape", (source,), a.Shape(target))
@@ -38,6 +39,7 @@ def _shapes() -> Iterator[Case]:
     )  # fmt: skip
     for source, perm in transposes:
         yield from _same("transpose", (source,), a.Transpose(perm))
+    yield Case("transpose", (real(LARGE),), a.Transpose((1, 0)), exact=True)
     yield _gradient("transpose", ((2, 3, 2),), a.Transpose((2, 0, 1)))
     broadcasts: tuple[tuple[Ints, Ints], ...] = (
         ((5,), (3, 5)), ((), (2, 2)), ((3, 1), (2, 3, 7)), ((4, 1), (4, 0)), ((2, 3), (2, 3)),
@@ -54,6 +56,7 @@ def _concats() -> Iterator[Case]:
     )  # fmt: skip
     for shapes, axis in lists:
         yield from _same("concat", shapes, a.Axis(axis))
+    yield Case("concat", (real(LARGE), real(LARGE)), a.Axis(1), exact=True)
     yield _gradient("concat", ((2, 1), (2, 3)), a.Axis(1))
 
 
