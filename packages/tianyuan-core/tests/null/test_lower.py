@@ -166,6 +166,7 @@ def test_without_a_kernel_that_repacks_all_stays_plain(brings):
     registry.register_layout(tools.blocked_layout())
     brings(
         kernel("relayout", "relayout_f32__paper_none", supports=lambda call: "not today"),
+        kernel("relayout", "relayout_any__reference", is_reference=True),
         blocked_kernel("conv2d", ((BLOCKED, PLAIN), (BLOCKED,)), 1e-9),
         kernel("conv2d", "conv2d_f32__paper_plain", cost=seconds(1.0)),
     )

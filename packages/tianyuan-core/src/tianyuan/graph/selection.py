@@ -236,10 +236,13 @@ def relayout_call(spec: TensorSpec, source: str, target: str, threads: int) -> C
 def relayout_kernel(
     spec: TensorSpec, source: str, target: str, device: str, options: Options
 ) -> Kernel | None:
-    """Return the cheapest kernel that repacks a value, or None where there is none."""
+    """Return the cheapest kernel that repacks a value, or None where there is none.
+
+    The op's reference knows logical values only, so it cannot serve.
+    """
     call = relayout_call(spec, source, target, options.threads)
     served, _ = allowed(call, device, options)
-    return served[0] if served else None
+    return next((kernel for kernel in served if not kernel.is_reference), None)
 
 
 def known_layouts(graph: Graph, device: str, options: Options) -> tuple[str, ...]:
