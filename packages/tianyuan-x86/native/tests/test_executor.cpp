@@ -248,6 +248,25 @@ void call_outs_get_their_step() {
   CHECK(spent[0] >= 0 && spent[1] >= 0);
 }
 
+void arenas_are_aligned_and_lent_once() {
+  for (const size_t size : {size_t{0}, size_t{1}, size_t{4096}, size_t{5} << 20}) {
+    const rt::Arena arena(size);
+    CHECK(arena.size() == size);
+    CHECK((arena.data() == nullptr) == (size == 0));
+    CHECK(reinterpret_cast<uintptr_t>(arena.data()) % rt::arena_alignment == 0);
+    if (size > 0) std::memset(arena.data(), 1, size);
+  }
+  rt::Pool<int> pool;
+  const auto make = [] { return std::make_unique<int>(0); };
+  {
+    const auto first = pool.take(make);
+    const auto second = pool.take(make);
+    CHECK(&*first != &*second);
+  }
+  const auto third = pool.take(make);
+  CHECK(pool.made() == 2);
+}
+
 void contradictions_are_refused() {
   std::vector<float> constant(n, 5.0f);
   CHECK(chain(constant).refusal().empty());
@@ -285,6 +304,7 @@ int main() {
   RUN(runs_that_write_states_take_turns);
   RUN(failure_names_its_step);
   RUN(call_outs_get_their_step);
+  RUN(arenas_are_aligned_and_lent_once);
   RUN(contradictions_are_refused);
   return 0;
 }

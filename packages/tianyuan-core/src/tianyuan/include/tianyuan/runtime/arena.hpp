@@ -9,18 +9,23 @@
 #include <utility>
 #include <vector>
 
+#include "tianyuan/runtime/platform.hpp"
+
 namespace tianyuan::runtime {
 
 constexpr size_t arena_alignment = 64;
 
-// A block of uninitialised memory, aligned to 64 bytes.
+// A block of uninitialised memory, aligned to 64 bytes; a large one lies in huge pages.
 class Arena {
  public:
   explicit Arena(size_t size) : size_(size) {
     if (size == 0) return;
-    const size_t rounded = (size + arena_alignment - 1) / arena_alignment * arena_alignment;
-    data_ = static_cast<char *>(std::aligned_alloc(arena_alignment, rounded));
+    const bool large = size >= 2 * huge_page;
+    const size_t alignment = large ? huge_page : arena_alignment;
+    const size_t rounded = (size + alignment - 1) / alignment * alignment;
+    data_ = static_cast<char *>(std::aligned_alloc(alignment, rounded));
     if (data_ == nullptr) throw std::bad_alloc();
+    if (large) prefer_huge_pages(data_, rounded);
   }
   ~Arena() { std::free(data_); }
   Arena(const Arena &) = delete;

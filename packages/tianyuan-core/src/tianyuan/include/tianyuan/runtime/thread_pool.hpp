@@ -7,10 +7,6 @@
 // the child has no workers; it starts new ones at its next loop.
 #pragma once
 
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -22,25 +18,9 @@
 #include <vector>
 
 #include "tianyuan/abi.h"
+#include "tianyuan/runtime/platform.hpp"
 
 namespace tianyuan::runtime {
-
-inline void pause_cpu() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  __asm__ volatile("yield");
-#endif
-}
-
-// CPUs that the process may run on.
-inline int32_t usable_cpus() {
-#if defined(__linux__)
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-#endif
-  return std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency()));
-}
 
 class ThreadPool {
  public:
@@ -50,7 +30,7 @@ class ThreadPool {
   explicit ThreadPool(int32_t threads = usable_cpus())
       : table_{TY_ABI_VERSION, sizeof(ty_thread_pool), this, run_loop, get_size, set_size},
         threads_(std::max(1, threads)) {
-    static const int registered = pthread_atfork(nullptr, nullptr, count_fork);
+    static const bool registered = (call_in_child_of_fork(count_fork), true);
     (void)registered;
     state_.store(new State(fork_count().load(std::memory_order_acquire)));
   }
@@ -199,7 +179,7 @@ class ThreadPool {
       if (spin < spins) {
         pause_cpu();
       } else {
-        sched_yield();
+        yield_cpu();
       }
     }
   }
@@ -238,9 +218,7 @@ class ThreadPool {
   void start(State &state) {
     const auto wanted = static_cast<size_t>(size() - 1);
     if (state.workers.size() == wanted) return;
-    sigset_t all, before;  // signals are for the program's own threads
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const BlockSignals blocked;
     try {
       while (state.workers.size() < wanted) {
         state.workers.emplace_back([&state] { work(state); });
@@ -248,7 +226,6 @@ class ThreadPool {
     } catch (const std::system_error &) {
       threads_.store(static_cast<int32_t>(state.workers.size()) + 1);
     }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
   static void stop(State &state) {
