@@ -9,19 +9,22 @@ from ..errors import AttrError, ShapeError
 from ..imperative.tensor import Tensor
 from .arguments import run, same_dtype, tensors
 
+_AXES = "αβγδεζηθικλμνξοπ"  # stand for the axes of an ellipsis
+
 
 def einsum(equation: str, *args: Tensor) -> Tensor:
     """Sum products of elements over the indices that the result lacks, as numpy's einsum.
 
     ``"ij,jk->ik"`` multiplies matrices. Without ``->`` the result has the letters that stand once,
-    in alphabetical order. ``...`` is not offered, nor is a letter twice in one term.
+    in alphabetical order. ``...`` stands for axes of equal extents in all operands
+    that have it. A letter twice in one term is not offered.
 
     Raises:
         AttrError: where the equation cannot be read or does not fit the operands.
         ShapeError: where one letter has two extents.
     """
-    terms, result = _parse(equation, len(args))
     operands = same_dtype("einsum", *tensors("einsum", *args))
+    terms, result = _parse(equation, [operand.ndim for operand in operands])
     extents: dict[str, int] = {}
     for term, operand in zip(terms, operands, strict=True):
         if len(term) != operand.ndim:
@@ -43,22 +46,31 @@ def einsum(equation: str, *args: Tensor) -> Tensor:
     return _ordered(have, value, result)
 
 
-def _parse(equation: str, count: int) -> tuple[list[str], str]:
+def _parse(equation: str, ranks: list[int]) -> tuple[list[str], str]:
     text = equation.replace(" ", "")
     left, arrow, right = text.partition("->")
     terms = left.split(",")
     if not arrow:
-        uses = Counter(left.replace(",", ""))
-        right = "".join(sorted(letter for letter, n in uses.items() if n == 1))
-    letters_ok = all((*terms, right)) or not right
-    letters_ok = letters_ok and all(term.isalpha() or not term for term in (*terms, right))
-    twice = any(len(set(term)) != len(term) for term in (*terms, right))
-    if len(terms) != count or not letters_ok or twice or not set(right) <= set("".join(terms)):
+        uses = Counter(left.replace(",", "").replace("...", ""))
+        right = "..." * ("..." in left) + "".join(sorted(c for c, n in uses.items() if n == 1))
+    hidden = [n - len(term) + 3 for term, n in zip(terms, ranks, strict=False)]
+    written = [_spelled(term, count) for term, count in zip(terms, hidden, strict=False)]
+    longest = max((n for term, n in zip(terms, hidden, strict=False) if "..." in term), default=0)
+    right = _spelled(right, longest)
+    every = (*written, right)
+    valid = len(terms) == len(ranks) and all(term.isalpha() or not term for term in every)
+    twice = any(len(set(term)) != len(term) for term in every)
+    if not valid or twice or not set(right) <= set("".join(written)):
         raise AttrError(
-            f"einsum: equation is not valid, got {equation!r} for {count} operands, expected "
+            f"einsum: equation is not valid, got {equation!r} for {len(ranks)} operands, expected "
             "like 'ij,jk->ik' with no letter twice in a term"
         )
-    return terms, right
+    return written, right
+
+
+def _spelled(term: str, count: int) -> str:
+    """Write ``...`` as letters of its own, of which the last stands for the last axis."""
+    return term.replace("...", _AXES[len(_AXES) - max(count, 0) :], 1)
 
 
 def _summed(have: str, value: Tensor, wanted: set[str]) -> tuple[str, Tensor]:

@@ -76,8 +76,8 @@ def batch_norm(
         if value is not None:
             _check_vector("batch_norm", what, value, x.shape[1])
     y, mean, var = run_many("batch_norm_train", x, scale, shift, eps=float(eps))
-    new_mean = _moved(running_mean, mean, momentum)
-    new_var = _moved(running_var, _unbiased(var, x), momentum)
+    new_mean = _moved(running_mean, mean, momentum, 1.0)
+    new_var = _moved(running_var, var, momentum, _unbiased(x))
     if not inplace and (new_mean is not None or new_var is not None):
         return y, new_mean, new_var
     if running_mean is not None:
@@ -87,22 +87,21 @@ def batch_norm(
     return y
 
 
-def _unbiased(var: Tensor, inp: Tensor) -> Tensor:
-    """Return n/(n-1) * var, where n counts the elements of one channel."""
+def _unbiased(inp: Tensor) -> Any:
+    """Return n/(n-1), where n counts the elements of one channel."""
     count = shapes.volume((inp.shape[0], *inp.shape[2:]))
     if not shapes.symbols_of(count):
-        return elemwise.mul(var.detach(), int(count) / max(int(count) - 1, 1))
-    total = extent(inp, count, var.dtype)
-    less = elemwise.maximum(elemwise.sub(total, 1.0), 1.0)
-    return elemwise.mul(var.detach(), elemwise.div(total, less))
+        return int(count) / max(int(count) - 1, 1)
+    total = extent(inp, count, inp.dtype)
+    return elemwise.div(total, elemwise.maximum(elemwise.sub(total, 1.0), 1.0))
 
 
-def _moved(running: Tensor | None, batch: Tensor, momentum: Any) -> Tensor | None:
+def _moved(running: Tensor | None, batch: Tensor, momentum: Any, scale: Any) -> Tensor | None:
     if running is None:
         return None
     shaped = run("reshape", batch.detach(), shape=running.shape).cast(running.dtype)
     kept = elemwise.mul(running, momentum)
-    return elemwise.add(kept, elemwise.mul(shaped, 1.0 - momentum))
+    return elemwise.add(kept, elemwise.mul(shaped, (1.0 - momentum) * scale))
 
 
 def layer_norm(

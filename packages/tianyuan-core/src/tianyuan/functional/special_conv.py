@@ -8,7 +8,7 @@ from .. import shapes
 from ..errors import AttrError, ShapeError
 from ..imperative.tensor import Tensor
 from . import elemwise
-from .arguments import choice, floating, pair, run, same_dtype, tensor
+from .arguments import choice, floating, pair, run, same_dtype, same_shape, tensor
 from .conv import add_bias, conv_transpose2d, plain_weight, triple
 from .creation import arange
 from .joining import cut
@@ -148,25 +148,19 @@ def deformable_conv2d(
         tensor(op, offset, "offset"), tensor(op, mask, "mask"),
     )  # fmt: skip
     n, c = x.shape[:2]
-    kh, kw = int(w.shape[2]), int(w.shape[3])
-    taps, (oh, ow) = kh * kw, scale.shape[2:]
+    kernel = int(w.shape[2]), int(w.shape[3])
+    taps, (oh, ow) = kernel[0] * kernel[1], scale.shape[2:]
     count = scale.shape[1] // taps
-    if int(count) < 1 or tuple(map(int, moves.shape)) != tuple(
-        map(int, (n, 2 * count * taps, oh, ow))
-    ):
-        raise ShapeError(
-            f"{op}: offset and mask do not fit, got {shapes.format_shape(moves.shape)} and "
-            f"{shapes.format_shape(scale.shape)} for {taps} taps"
-        )
+    _expect_taps(op, moves, scale, (n, 2 * count * taps, oh, ow))
     moves = reshape(moves, (n * count, taps, 2, oh, ow))
-    y, x_place = (
-        elemwise.add(
-            moves[:, :, i],
-            _taps(x, size, i, pair(op, "stride", stride, 1), pair(op, "padding", padding),
-                  pair(op, "dilation", dilation, 1), (kh, kw)),
-        )
-        for i, size in ((0, oh), (1, ow))
-    )  # fmt: skip
+    window = (
+        pair(op, "stride", stride, 1),
+        pair(op, "padding", padding),
+        pair(op, "dilation", dilation, 1),
+        kernel,
+    )
+    y = elemwise.add(moves[:, :, 0], _taps(x, oh, 0, *window))
+    x_place = elemwise.add(moves[:, :, 1], _taps(x, ow, 1, *window))
     points = taps * oh * ow
     batch = arange(n * count, dtype="int32", device=x.device)
     image = reshape(x, (n * count, c // count, *x.shape[2:]))
@@ -181,6 +175,14 @@ def deformable_conv2d(
     kernels = reshape(w, (1, groups, w.shape[0] // groups, w.shape[1] * taps))
     result = run("matmul", kernels, columns, transpose_a=False, transpose_b=False)
     return add_bias(op, reshape(result, (n, w.shape[0], oh, ow)), bias)
+
+
+def _expect_taps(op: str, moves: Tensor, scale: Tensor, want: shapes.Shape) -> None:
+    if int(want[1]) < 1 or not same_shape(moves.shape, want):
+        raise ShapeError(
+            f"{op}: offset and mask do not fit, got {shapes.format_shape(moves.shape)} and "
+            f"{shapes.format_shape(scale.shape)}, expected offset {shapes.format_shape(want)}"
+        )
 
 
 def _taps(

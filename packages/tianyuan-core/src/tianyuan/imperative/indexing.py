@@ -54,6 +54,8 @@ def setitem(tensor: Any, key: Any, value: Any) -> Any:
         TraceError: for a mask inside a trace with a value that is not a scalar.
     """
     value = _value(tensor, value)
+    if key is Ellipsis:
+        return _fresh(_broadcast(value, tensor.shape), value)
     masked = _masked(tensor, key, value)
     if masked is not None:
         return masked
