@@ -1,0 +1,46 @@
+"""Native repacking against the layouts' own numpy definition, which is checked by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tianyuan import registry
+from tianyuan.kernel import Kernel
+from tianyuan.ops.attrs import Relayout
+
+
+def kernels_of(op: str) -> list[Kernel]:
+    """Return the plugin's own kernels of an op."""
+    return [kernel for kernel in registry.candidates(op, "cpu", "x86") if kernel.is_native]
+
+
+SHAPES = [(1, 16, 2, 3), (2, 3, 5, 7), (3, 40, 1, 1), (17, 33, 3, 3), (0, 4, 2, 2), (5, 1, 4, 17)]
+
+
+@pytest.mark.parametrize("kernel", kernels_of("relayout"), ids=str)
+def test_round_trip(kernel: Kernel, run: Any, call_of: Any) -> None:
+    source, target = kernel.layouts.inputs[0], kernel.layouts.outputs[0]
+    attrs = Relayout(source, target)
+    for shape in SHAPES:
+        x = np.random.default_rng(4).standard_normal(shape).astype(np.float32)
+        for threads in (1, 3):
+            call = call_of("relayout", (x,), attrs, threads)
+            assert kernel.supports(call) is None
+            np.testing.assert_array_equal(run(kernel, call, (x,))[0], x)
+        other = call_of("relayout", (x,), Relayout(target, source))
+        assert "repacks" in (kernel.supports(other) or "")
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+def test_where_elements_lie(lanes: int) -> None:
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((2, 21, 3, 4)).astype(np.float32)
+    image = registry.get_layout(f"nchw{lanes}c").pack(x)
+    weight = registry.get_layout(f"oihw{lanes}i{lanes}o").pack(x)
+    narrow = registry.get_layout(f"goihw{lanes}g").pack(x)
+    for a, b, c, d in ((0, 0, 0, 0), (1, 20, 2, 3), (0, 9, 1, 2), (1, 16, 0, 1)):
+        assert image[a, b // lanes, c, d, b % lanes] == x[a, b, c, d]
+        assert weight[a // lanes, b // lanes, c, d, b % lanes, a % lanes] == x[a, b, c, d]
+        assert narrow[a // lanes, b, c, d, a % lanes] == x[a, b, c, d]
