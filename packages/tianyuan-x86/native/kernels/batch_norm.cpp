@@ -141,7 +141,8 @@ void lane_moments(const Lanes &l, int64_t tile, vtail mask, const float *x, floa
       float centers[VF], parts[VF];
       vstore(centers, center);
       vstore(parts, squares);
-      for (int i = 0; i < VF; ++i) moments_join(joined + i, (double)(end - at), centers[i], parts[i]);
+      for (int i = 0; i < VF; ++i)
+        moments_join(joined + i, (double)(end - at), centers[i], parts[i]);
     }
   }
   for (int i = 0; i < VF; ++i) {
@@ -167,7 +168,8 @@ int batch_norm_train(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outp
                 [&](int64_t begin, int64_t end, int32_t) {
                   for (int64_t c = begin; c < end; ++c) {
                     Moments s = {0.0, 0.0, 0.0};
-                    for (int64_t n = 0; n < m.batch; ++n) moments_add(&s, x + m.offset(n, c), m.pixels);
+                    for (int64_t n = 0; n < m.batch; ++n)
+                      moments_add(&s, x + m.offset(n, c), m.pixels);
                     mean[c] = (float)s.mean;
                     variance[c] = (float)(s.squares / s.count);
                     const float scale = scale_of(weight[c], s.squares / s.count, eps);

@@ -38,7 +38,8 @@ void philox(const State &s, int64_t block, uint32_t *words) {
   uint32_t k0 = s.key[0], k1 = s.key[1];
   for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
     for (int64_t i = 0; i < LANES; ++i) {
-      const uint64_t left = (uint64_t)0xD2511F53u * c[0][i], right = (uint64_t)0xCD9E8D57u * c[2][i];
+      const uint64_t left = (uint64_t)0xD2511F53u * c[0][i];
+      const uint64_t right = (uint64_t)0xCD9E8D57u * c[2][i];
       c[0][i] = (uint32_t)(right >> 32) ^ c[1][i] ^ k0;
       c[2][i] = (uint32_t)(left >> 32) ^ c[3][i] ^ k1;
       c[1][i] = (uint32_t)right;

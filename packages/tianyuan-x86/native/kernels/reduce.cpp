@@ -356,4 +356,4 @@ TY_EXPORT_KERNELS(reduce, SUM(SumFloat, "f32"), SUM(SumInt32, "i32"), SUM(SumInt
                   MIN(Min<int64_t>, "i64"), MAX(Max<uint8_t>, "u8"), MIN(Min<uint8_t>, "u8"),
                   MAX(Max<int8_t>, "i8"), MIN(Min<int8_t>, "i8"), MAX(Max<double>, "f64"),
                   MIN(Min<double>, "f64"), SUM_TO(SumFloat, "f32"), SUM_TO(SumInt32, "i32"),
-                  SUM_TO(SumInt64, "i64"), SUM_TO(SumDouble, "f64"))
+                  SUM_TO(SumDouble, "f64"))

@@ -99,7 +99,8 @@ void softmax_columns(const float *x, float *y, int64_t rows, int64_t stride, int
   for (int64_t i = 0; i < n; ++i) best[i] = -__builtin_inff();
   for (int64_t r = 0; r < rows; ++r) {
     const float *row = x + r * stride;
-    for (int64_t i = 0; i < n; ++i) best[i] = row[i] > best[i] || row[i] != row[i] ? row[i] : best[i];
+    for (int64_t i = 0; i < n; ++i)
+      best[i] = row[i] > best[i] || row[i] != row[i] ? row[i] : best[i];
   }
   for (int64_t i = 0; i < n; i += VF) {
     const vtail t = vtail_of(n - i);

@@ -62,8 +62,9 @@ OPERATION(LeftShift, return (uint64_t)b < 8 * sizeof(T) ? (T)((W)a << (W)b) : T(
 OPERATION(RightShift,
           return (uint64_t)b < 8 * sizeof(T) ? (T)(a >> b) : (T)(is_signed<T>() && a < 0 ? -1 : 0);)
 // numpy: division by zero gives 0; dividing by -1 wraps.
-OPERATION(FloorDiv, if (b == T(0)) return T(0); if (is_signed<T>() && b == T(-1)) return (T)(W(0) - (W)a);
-          T q = (T)(a / b); return (T)((a % b != 0 && (a < 0) != (b < 0)) ? q - 1 : q);)
+OPERATION(FloorDiv, if (b == T(0)) return T(0);
+          if (is_signed<T>() && b == T(-1)) return (T)(W(0) - (W)a); T q = (T)(a / b);
+          return (T)((a % b != 0 && (a < 0) != (b < 0)) ? q - 1 : q);)
 OPERATION(Mod, if (b == T(0) || (is_signed<T>() && b == T(-1))) return T(0); T r = (T)(a % b);
           return (T)(r != 0 && (r < 0) != (b < 0) ? r + b : r);)
 

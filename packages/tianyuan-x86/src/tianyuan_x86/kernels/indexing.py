@@ -9,6 +9,7 @@ from ._cost import element_cost
 
 _COPIES = ("take", "gather", "scatter", "index", "index_set")
 _SUMS = (("f32", "float32"), ("i32", "int32"), ("i64", "int64"), ("f64", "float64"))
+_INDEX = "int32|int64"
 _INPLACE = {"scatter", "scatter_add", "index_set", "index_add"}  # the value that they change
 
 
@@ -31,15 +32,11 @@ def kernels(tier: Tier) -> list[Kernel]:
         found.append(kernel)
     for suffix, dtype in _SUMS:
         for op in ("scatter_add", "index_add"):
-            indices = "int32|int64"
-            if op == "scatter_add":
-                dtypes = (dtype, indices, dtype)
-            else:
-                dtypes = (dtype, dtype, indices)
+            dtypes = (dtype, _INDEX, dtype) if op == "scatter_add" else (dtype, dtype, _INDEX)
             family = f"{op}_{suffix}"
             found.append(
                 tier.kernel(family, "rows", op, dtypes=dtypes, cost=cost, inplace=((0, 0),))
             )
-    dtypes = ("float32", "int32|int64")
-    backward = tier.kernel("take_backward_f32", "rows", "take_backward", dtypes=dtypes, cost=cost)
+    served = ("float32", _INDEX)
+    backward = tier.kernel("take_backward_f32", "rows", "take_backward", dtypes=served, cost=cost)
     return [*found, backward, tier.kernel("one_hot_any", "fill", "one_hot", cost=cost)]

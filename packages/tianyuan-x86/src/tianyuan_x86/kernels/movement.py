@@ -41,7 +41,7 @@ def kernels(tier: Tier) -> list[Kernel]:
             kernel = tier.kernel(family, variant, op, cost=memory_cost, supports=_pad)
         elif op == "pad_backward":
             kernel = tier.kernel(family, variant, op, cost=memory_cost, supports=_pad_backward)
-        elif op in ("reshape", "slice_set"):
+        elif op == "slice_set":
             kernel = tier.kernel(family, variant, op, cost=memory_cost, inplace=((0, 0),))
         else:
             kernel = tier.kernel(family, variant, op, cost=memory_cost)

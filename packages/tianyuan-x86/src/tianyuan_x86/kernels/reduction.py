@@ -19,7 +19,7 @@ _ALL_EXTREMES = (
 _SUMS = (("f32", "float32"), ("i32", "int32"), ("i64", "int64"), ("f64", "float64"))
 _REDUCTIONS = {
     "sum": _SUMS,
-    "sum_to": _SUMS,
+    "sum_to": (("f32", "float32"), ("i32", "int32"), ("f64", "float64")),
     "mean": (("f32", "float32"), ("f64", "float64")),
     "prod": (("f32", "float32"), ("i32", "int32")),
     "max": _ALL_EXTREMES,
