@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import shapes
-from ..dtypes import promote
+from ..dtypes import as_dtype, promote
 from ..errors import AttrError, DTypeError, ShapeError
 from ..op import Op, Specs, TensorSpec, expect_float, expect_same_dtype
 from . import attrs as a
@@ -44,17 +44,26 @@ def _sgd_infer(specs: Specs, attrs: a.SgdUpdate) -> Specs:
     return tuple(specs[0].with_shape(specs[0].shape) for _ in specs[2:])
 
 
+def _widen(inputs: Sequence[Any]) -> tuple[list[Any], Any]:
+    """Return the inputs in the dtype to compute in, float32 at least, and the dtype of results.
+
+    In 16 bits an eps of 1e-8 is zero and a beta of 0.999 is 1.
+    """
+    stored = inputs[0].dtype
+    wide = promote(stored, as_dtype("float32"))
+    return [x.cast(wide) for x in inputs], stored
+
+
 def _sgd(inputs: tuple[Any, ...], attrs: a.SgdUpdate) -> Any:
     """Follow Sutskever et al. (2013) in PyTorch's form, where lr multiplies the velocity."""
-    param, grad, lr = inputs[:3]
-    lr = lr.cast(param.dtype)
+    (param, grad, lr, *rest), stored = _widen(inputs)
     if attrs.weight_decay:
         grad = grad + param * attrs.weight_decay
-    if len(inputs) == 3:
-        return (param - grad * lr,)
-    velocity = inputs[3] * attrs.momentum + grad
+    if not rest:
+        return ((param - grad * lr).cast(stored),)
+    velocity = rest[0] * attrs.momentum + grad
     step = grad + velocity * attrs.momentum if attrs.nesterov else velocity
-    return (param - step * lr, velocity)
+    return ((param - step * lr).cast(stored), velocity.cast(stored))
 
 
 def _adam_infer(specs: Specs, attrs: a.AdamUpdate) -> Specs:
@@ -68,22 +77,16 @@ def _adam_infer(specs: Specs, attrs: a.AdamUpdate) -> Specs:
 
 def _adam(inputs: tuple[Any, ...], attrs: a.AdamUpdate) -> Any:
     """Follow Kingma and Ba (2015), and Loshchilov and Hutter (2019) where decoupled."""
-    param, grad, m, v, step, lr = inputs
-    lr = lr.cast(param.dtype)
+    (param, grad, m, v, step, lr), stored = _widen(inputs)
     if attrs.weight_decay and attrs.decoupled:
         param = param * (1.0 - lr * attrs.weight_decay)
     elif attrs.weight_decay:
         grad = grad + param * attrs.weight_decay
     m = m * attrs.beta1 + grad * (1.0 - attrs.beta1)
     v = v * attrs.beta2 + SQUARE(grad) * (1.0 - attrs.beta2)
-    # Powers near 1 lose their digits in 16 bits.
-    step = step.cast(promote(step.dtype, param.dtype))
-    corrections = [
-        (1.0 - POW(step.full((), beta), step)).cast(param.dtype)
-        for beta in (attrs.beta1, attrs.beta2)
-    ]
-    change = m / corrections[0] / (SQRT(v / corrections[1]) + attrs.eps)
-    return (param - change * lr, m, v)
+    first, second = (1.0 - POW(step.full((), beta), step) for beta in (attrs.beta1, attrs.beta2))
+    change = m / first / (SQRT(v / second) + attrs.eps)
+    return tuple(x.cast(stored) for x in (param - change * lr, m, v))
 
 
 def _update(name: str, infer: Any, decompose: Any, attrs: type, n: int | tuple[int, int]) -> Op:
