@@ -261,3 +261,20 @@ def test_matinv_pivots():
 def test_refusals(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("mode", ["max", "average"])
+def test_roi_pooling_is_its_definition(mode):
+    image = normal(2, 2, 6, 7)
+    rois = np.array([[0, 1.2, 0.4, 9.0, 8.0], [1, 2, 2, 4, 3], [1, 11, 11, 13, 13]], np.float32)
+    want = np.zeros((3, 2, 2, 3))
+    for r, i, j in itertools.product(range(3), range(2), range(3)):
+        x1, y1, x2, y2 = np.floor(rois[r, 1:] * 0.5 + 0.5)
+        high, wide = (y2 - y1 + 1) / 2, (x2 - x1 + 1) / 3
+        rows = np.arange(max(np.floor(i * high) + y1, 0), min(np.ceil((i + 1) * high) + y1, 6))
+        cols = np.arange(max(np.floor(j * wide) + x1, 0), min(np.ceil((j + 1) * wide) + x1, 7))
+        if len(rows) and len(cols):
+            part = image[int(rois[r, 0])][:, rows.astype(int)][:, :, cols.astype(int)]
+            want[r, :, i, j] = part.max((1, 2)) if mode == "max" else part.mean((1, 2))
+    got = F.vision.roi_pooling(Tensor(image), Tensor(rois), (2, 3), mode, 0.5)
+    np.testing.assert_allclose(got.numpy(), want, rtol=1e-5, atol=1e-6)

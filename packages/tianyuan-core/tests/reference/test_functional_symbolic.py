@@ -98,6 +98,7 @@ FUNCTIONS = {
     "windows": lambda x: F.sliding_window(image(x), 2),
     "shuffle": lambda x: F.pixel_shuffle(F.reshape(x, (-1, 4, 3, 1)), 2),
     "extent as number": lambda x: F.div(F.sum(x, 0), x.shape[0]),
+    "extent in arithmetic": lambda x: F.sum(x, 0) / x.shape[0] + x.size * F.mean(x),
     "dropout": lambda x: F.dropout(x, 0.5),
     "interpolate": lambda x: F.nn.interpolate(image(x), (5, 4)),
 }  # fmt: skip

@@ -70,20 +70,13 @@ def _from_scalar(op: str, value: Any, like: Operand, meeting: dtypes.DType) -> T
             "expected a Tensor, an array or a number"
         )
     if isinstance(plain, shapes.Dim):
-        return extent(like, plain, dtypes.promote_scalar(meeting, int))
+        return cast(Tensor, like.extent(plain, dtypes.promote_scalar(meeting, int)))
     return cast(Tensor, like.full((), plain, dtypes.promote_scalar(meeting, scalar_kind(plain))))
 
 
 def scalar_kind(value: bool | float) -> type:
     """Return bool, int or float, whichever a scalar's class derives from."""
     return bool if isinstance(value, bool) else int if isinstance(value, int) else float
-
-
-def extent(like: Operand, size: int, dtype: dtypes.DType) -> Tensor:
-    """Return a scalar tensor that holds an extent and follows it where it is symbolic."""
-    if not shapes.symbols_of(size):
-        return cast(Tensor, like.full((), int(size), dtype))
-    return run("sum", like.full((size,), 1, dtype), axes=(0,), keepdims=False)
 
 
 def floating(value: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from .. import dtypes, shapes
+from ..device import get_default_device
 from ..errors import AttrError
 from ..imperative.tensor import Tensor, create
 from ..ops.operand import Operand
@@ -17,8 +18,8 @@ from .arguments import as_int, non_negative, run, scalar_kind, shape_of, tensor
 
 def _make(op: str, device: Any, **attrs: Any) -> Tensor:
     found = get_op(op)
-    made = create(found, found.attrs(**attrs))
-    return made if device is None else cast(Tensor, made.to(device))
+    made = cast(Tensor, create(found, found.attrs(**attrs)))
+    return made.to(get_default_device() if device is None else device)
 
 
 def _shape(op: str, shape: Any) -> shapes.Shape:

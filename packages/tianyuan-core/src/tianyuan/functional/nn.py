@@ -42,7 +42,16 @@ from .norm import (
 )
 from .pool import adaptive_avg_pool2d, adaptive_max_pool2d, avg_pool2d, max_pool2d
 from .special_conv import conv_transpose3d, deformable_conv2d, local_conv2d
-from .vision import interpolate, nms, remap, resize, roi_align, warp_affine, warp_perspective
+from .vision import (
+    interpolate,
+    nms,
+    remap,
+    resize,
+    roi_align,
+    roi_pooling,
+    warp_affine,
+    warp_perspective,
+)
 
 __all__ = [
     "adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool2d", "batch_norm",
@@ -52,6 +61,7 @@ __all__ = [
     "instance_norm", "interpolate", "l1_loss", "layer_norm", "leaky_relu", "linear",
     "local_conv2d", "local_response_norm", "logsigmoid", "logsoftmax", "logsumexp", "max_pool2d",
     "nms", "normalize", "one_hot", "pad", "pixel_shuffle", "prelu", "relu", "relu6", "remap",
-    "resize", "roi_align", "sigmoid", "silu", "sliding_window", "sliding_window_transpose",
-    "softmax", "softplus", "square_loss", "topk_accuracy", "warp_affine", "warp_perspective",
+    "resize", "roi_align", "roi_pooling", "sigmoid", "silu", "sliding_window",
+    "sliding_window_transpose", "softmax", "softplus", "square_loss", "topk_accuracy",
+    "warp_affine", "warp_perspective",
 ]  # fmt: skip

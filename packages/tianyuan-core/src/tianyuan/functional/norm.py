@@ -9,7 +9,7 @@ from .. import shapes
 from ..errors import AttrError, ShapeError
 from ..imperative.tensor import Tensor
 from . import elemwise, math
-from .arguments import extent, floating, run, run_many, same_dtype, tensor
+from .arguments import floating, run, run_many, same_dtype, tensor
 
 __all__ = [
     "batch_norm", "general_norm", "group_norm", "instance_norm", "layer_norm",
@@ -92,7 +92,7 @@ def _unbiased(inp: Tensor) -> Any:
     count = shapes.volume((inp.shape[0], *inp.shape[2:]))
     if not shapes.symbols_of(count):
         return int(count) / max(int(count) - 1, 1)
-    total = extent(inp, count, inp.dtype)
+    total = cast(Tensor, inp.extent(count, inp.dtype))
     return elemwise.div(total, elemwise.maximum(elemwise.sub(total, 1.0), 1.0))
 
 

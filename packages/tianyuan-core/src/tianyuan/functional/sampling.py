@@ -1,4 +1,4 @@
-"""Read images between pixels: remapping, warping, region alignment and deformable convolution."""
+"""Read images between pixels: remapping and warping."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from .. import shapes
-from ..errors import AttrError, ShapeError
+from ..errors import ShapeError
 from ..imperative.tensor import Tensor
-from . import elemwise, math
+from . import elemwise
 from .arguments import choice, floating, pair, run, shape_of, tensor
 from .creation import arange
 from .math import matmul
 from .movement import broadcast_to, reshape, transpose
 
-__all__ = ["remap", "roi_align", "warp_affine", "warp_perspective"]
+__all__ = ["remap", "warp_affine", "warp_perspective"]
 
 
-def _clamped(place: Tensor, extent: int) -> Tensor:
+def clamped(place: Tensor, extent: int) -> Tensor:
+    """Move coordinates outside of an axis to its ends."""
     return elemwise.clip(place, 0, extent - 1)
 
 
@@ -35,15 +36,15 @@ def _reflected_once(place: Tensor, extent: int) -> Tensor:
     """Mirror so that the border pixel is not repeated: cb|abc|ba."""
     period = 2 * extent - 2 if int(extent) > 1 else 1
     inside = elemwise.mod(place, period)
-    return _clamped(elemwise.minimum(inside, elemwise.sub(period, inside)), extent)
+    return clamped(elemwise.minimum(inside, elemwise.sub(period, inside)), extent)
 
 
 _BORDERS: dict[str, Callable[[Tensor, int], Tensor]] = {
-    "replicate": _clamped,
+    "replicate": clamped,
     "wrap": _wrapped,
     "reflect": _reflected,
     "reflect_101": _reflected_once,
-    "constant": _clamped,
+    "constant": clamped,
 }
 
 
@@ -122,7 +123,13 @@ def _sampled(
     return transpose(found, (0, 3, 1, 2))
 
 
-def _images(op: str, inp: Any, format: str = "NCHW") -> Tensor:
+def images(op: str, inp: Any, format: str = "NCHW") -> Tensor:
+    """Return images as (N, C, H, W).
+
+    Raises:
+        ShapeError: where the input has another rank than 4.
+        AttrError: where the format is unknown.
+    """
     found = floating(tensor(op, inp))
     choice(op, "format", format, ("NCHW", "NHWC"))
     if found.ndim != 4:
@@ -133,7 +140,8 @@ def _images(op: str, inp: Any, format: str = "NCHW") -> Tensor:
     return found if format == "NCHW" else transpose(found, (0, 3, 1, 2))
 
 
-def _numbers(count: int, like: Tensor, dtype: str = "int32") -> Tensor:
+def numbers(count: int, like: Tensor, dtype: str = "int32") -> Tensor:
+    """Return 0 to below ``count`` on the device of another tensor."""
     return arange(count, dtype=dtype, device=like.device)
 
 
@@ -152,14 +160,14 @@ def remap(
         ShapeError: where the shapes do not fit.
         AttrError: where a mode is unknown.
     """
-    image, points = _images("remap", inp), floating(tensor("remap", map_xy, "map_xy"))
+    image, points = images("remap", inp), floating(tensor("remap", map_xy, "map_xy"))
     fits = points.ndim == 4 and int(points.shape[3]) == 2
     if not fits or int(points.shape[0]) != int(image.shape[0]):
         raise ShapeError(
             f"remap: map_xy does not fit, got {shapes.format_shape(points.shape)} for "
             f"{shapes.format_shape(image.shape)}, expected (N, OH, OW, 2)"
         )
-    batch = _numbers(image.shape[0], image)
+    batch = numbers(image.shape[0], image)
     x, y = points[..., 0], points[..., 1]
     return _sampled(image, batch, y, x, border_mode, scalar, interp_mode, "remap")
 
@@ -183,7 +191,7 @@ def warp_perspective(
         AttrError: where a mode or format is unknown.
     """
     op = "warp_perspective"
-    image = _images(op, inp, format)
+    image = images(op, inp, format)
     return _warped(op, image, mat, 3, out_shape, mat_idx, border_mode, border_val, format,
                    interp_mode)  # fmt: skip
 
@@ -203,7 +211,7 @@ def warp_affine(
         ShapeError: where the shapes do not fit.
         AttrError: where a mode or format is unknown.
     """
-    image = _images("warp_affine", inp, format)
+    image = images("warp_affine", inp, format)
     return _warped("warp_affine", image, mat, 2, out_shape, None, border_mode, border_val, format,
                    interp_mode)  # fmt: skip
 
@@ -227,7 +235,7 @@ def _warped(
             f"expected (N, {rows}, 3)"
         )
     if mat_idx is None:
-        batch = _numbers(image.shape[0], image)
+        batch = numbers(image.shape[0], image)
     else:
         batch = mat_idx if isinstance(mat_idx, Tensor) else Tensor(list(mat_idx), "int32")
     if int(batch.shape[0]) != int(matrix.shape[0]):
@@ -236,8 +244,8 @@ def _warped(
             f"{int(batch.shape[0])} images"
         )
     height, width = pair(op, "out_shape", _plain(op, out_shape), 1)
-    column = _numbers(width, image, "float32")
-    line = reshape(_numbers(height, image, "float32"), (height, 1))
+    column = numbers(width, image, "float32")
+    line = reshape(numbers(height, image, "float32"), (height, 1))
     grid = [
         reshape(broadcast_to(v, (height, width)), (1, height * width))
         for v in (column, line, cast(Tensor, column.full((1,), 1.0)))
@@ -255,68 +263,3 @@ def _warped(
 
 def _plain(op: str, size: Any) -> Any:
     return shape_of(op, size) if isinstance(size, Tensor) else size
-
-
-def roi_align(
-    inp: Tensor,
-    rois: Tensor,
-    output_shape: Any,
-    mode: str = "average",
-    spatial_scale: float = 1.0,
-    sample_points: Any = 2,
-    aligned: bool = True,
-) -> Tensor:
-    """Cut regions (image, x1, y1, x2, y2) of images (N, C, H, W) to one size (R, C, OH, OW).
-
-    Each output is the average, or largest, of evenly spaced samples of its part of the region.
-    ``aligned`` puts pixel centres at halves; without it a region has at least one pixel.
-    Follows He et al., Mask R-CNN, 2017.
-
-    Raises:
-        ShapeError: where the shapes do not fit.
-        AttrError: where the mode is unknown.
-    """
-    op = "roi_align"
-    image, regions = _images(op, inp), floating(tensor(op, rois, "rois"))
-    choice(op, "mode", mode, ("average", "max"))
-    if regions.ndim != 2 or int(regions.shape[1]) != 5:
-        raise ShapeError(
-            f"{op}: rois do not fit, got {shapes.format_shape(regions.shape)}, expected (R, 5)"
-        )
-    if spatial_scale <= 0:
-        raise AttrError(f"{op}: spatial_scale must be positive, got {spatial_scale}")
-    out = pair(op, "output_shape", output_shape, 1)
-    samples = pair(op, "sample_points", sample_points, 1)
-    batch = cast(Tensor, regions[:, 0].cast("int32"))
-    corners = elemwise.sub(elemwise.mul(regions[:, 1:], spatial_scale), 0.5 if aligned else 0.0)
-    axes = []
-    for axis in (1, 0):
-        start, end = corners[:, axis : axis + 1], corners[:, axis + 2 : axis + 3]
-        size = elemwise.sub(end, start)
-        size = size if aligned else elemwise.maximum(size, 1.0)
-        count = out[1 - axis] * samples[1 - axis]
-        share = elemwise.div(elemwise.add(_numbers(count, image, "float32"), 0.5), float(count))
-        axes.append(elemwise.add(start, elemwise.mul(size, share)))
-    rows, columns = regions.shape[0], [v.shape[1] for v in axes]
-    grid = (rows, *columns)
-    y = reshape(broadcast_to(reshape(axes[0], (rows, columns[0], 1)), grid), (rows, -1))
-    x = reshape(broadcast_to(reshape(axes[1], (rows, 1, columns[1])), grid), (rows, -1))
-    found = _region_samples(image, batch, y, x)
-    apart = (rows, out[0], samples[0], out[1], samples[1], image.shape[1])
-    pooled = (math.mean if mode == "average" else math.max)(reshape(found, apart), (2, 4))
-    return transpose(pooled, (0, 3, 1, 2))
-
-
-def _region_samples(image: Tensor, batch: Tensor, y: Tensor, x: Tensor) -> Tensor:
-    """Sample with the border repeated for one pixel and zero beyond it."""
-    height, width = image.shape[2:]
-    near = elemwise.logical_and(_near(y, height), _near(x, width))
-    inside = _clamped(y, height), _clamped(x, width)
-    found = Sampler(image, batch, "replicate").linear(*inside)
-    return elemwise.mul(found, reshape(near, (*near.shape, 1)).cast(found.dtype))
-
-
-def _near(place: Tensor, extent: int) -> Tensor:
-    return elemwise.logical_and(
-        elemwise.greater_equal(place, -1), elemwise.less_equal(place, extent)
-    )

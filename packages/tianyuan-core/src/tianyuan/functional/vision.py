@@ -9,14 +9,15 @@ import numpy as np
 
 from .. import shapes
 from ..errors import AttrError, ShapeError
-from ..imperative.indexing import concrete
 from ..imperative.tensor import Tensor
 from .arguments import choice, fixed, floating, pair, run, tensor
 from .movement import transpose
-from .sampling import remap, roi_align, warp_affine, warp_perspective
+from .region import nms, roi_align, roi_pooling
+from .sampling import remap, warp_affine, warp_perspective
 
 __all__ = [
-    "interpolate", "nms", "remap", "resize", "roi_align", "warp_affine", "warp_perspective",
+    "interpolate", "nms", "remap", "resize", "roi_align", "roi_pooling", "warp_affine",
+    "warp_perspective",
 ]  # fmt: skip
 
 _MODES = ("bilinear", "linear", "nearest", "bicubic")
@@ -150,34 +151,3 @@ def resize(
         wanted = [max(int(extent * scale + 1e-6), 1) for extent in (height, width)]
     found = interpolate(image, tuple(wanted), mode=imode)
     return found if format == "NCHW" else transpose(found, (0, 2, 3, 1))
-
-
-def nms(boxes: Tensor, scores: Tensor, iou_thresh: float, max_output: int | None = None) -> Tensor:
-    """Return int32 indices of boxes (N, 4), best first, that overlap no better one too much.
-
-    Boxes are (x1, y1, x2, y2); the overlap is intersection over union. The count of indices
-    depends on the data, so this is refused inside a trace.
-
-    Raises:
-        ShapeError: where boxes are not (N, 4) or scores not (N,).
-        TraceError: inside a trace.
-    """
-    rank_ok = tensor("nms", boxes, "boxes").ndim == 2 and tensor("nms", scores, "scores").ndim == 1
-    if not rank_ok or int(boxes.shape[1]) != 4 or int(boxes.shape[0]) != int(scores.shape[0]):
-        raise ShapeError(
-            f"nms: shapes do not fit, got {shapes.format_shape(boxes.shape)} and "
-            f"{shapes.format_shape(scores.shape)}, expected (N, 4) and (N,)"
-        )
-    corners = concrete("nms", boxes).astype(np.float32)
-    order = np.argsort(-concrete("nms", scores), kind="stable")
-    areas = np.prod(corners[:, 2:] - corners[:, :2], axis=1)
-    kept: list[int] = []
-    while order.size and (max_output is None or len(kept) < max_output):
-        best, order = int(order[0]), order[1:]
-        kept.append(best)
-        low = np.maximum(corners[best, :2], corners[order, :2])
-        high = np.minimum(corners[best, 2:], corners[order, 2:])
-        shared = np.prod(np.maximum(high - low, 0), axis=1)
-        union = areas[best] + areas[order] - shared
-        order = order[shared <= iou_thresh * union]
-    return Tensor(np.array(kept, np.int32), device=boxes.device)

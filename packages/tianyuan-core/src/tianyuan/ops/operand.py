@@ -53,10 +53,20 @@ class Operand:
         want = dtypes.as_dtype(dtype)
         return self if want == self.dtype else get_op("cast")(self, dtype=want.name)
 
+    def extent(self, size: int, dtype: Any) -> Any:
+        """Make a scalar that holds an extent, and follows it where it is symbolic."""
+        if not isinstance(size, shapes.Dim):
+            return self.full((), size, dtype)
+        # Counted in int32, since ones of a narrow float could not be summed exactly.
+        ones = self.full((size,), 1, "int32")
+        return get_op("sum")(ones, axes=(0,), keepdims=False).cast(dtype)
+
     def _other(self, other: Any) -> Any:
         """Turn the other side of an operator into an operand, or return NotImplemented."""
         if isinstance(other, Operand):
             return other
+        if isinstance(other, shapes.Dim):
+            return self.extent(other, dtypes.promote_scalar(self.dtype, int))
         if isinstance(other, _SCALARS):
             kind = type(other.item()) if isinstance(other, np.generic) else type(other)
             if kind not in (bool, int, float):
