@@ -6,7 +6,6 @@ import inspect
 from functools import reduce
 
 import pytest
-
 import tianyuan.functional
 import tianyuan.random
 
