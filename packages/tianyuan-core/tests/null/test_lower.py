@@ -280,6 +280,7 @@ def test_labelling_is_near_the_best_of_all(ops, repack, skip):
 def test_explanation_tells_who_runs_each_step_and_who_refused(brings):
     brings(
         kernel("exp", "exp_f32__paper_picky", supports=lambda call: "wants 8 dimensions"),
+        kernel("exp", "exp_f32__paper_fussy", supports=lambda call: "wants 8 dimensions"),
         kernel("exp", "exp_f32__paper_native", run=CFunction(1)),
         kernel("sin", "sin_any__reference", is_reference=True),
     )
@@ -291,13 +292,16 @@ def test_explanation_tells_who_runs_each_step_and_who_refused(brings):
     assert [step.op for step in report.reference_steps] == ["sin"]
     assert [step.op for step in report.callout_steps] == ["matmul"]
     assert report.native_share == pytest.approx(1 / 3)
-    assert report.steps[0].refusals == (("exp_f32__paper_picky", "wants 8 dimensions"),)
+    assert report.steps[0].refusals == (
+        ("exp_f32__paper_picky", "wants 8 dimensions"),
+        ("exp_f32__paper_fussy", "wants 8 dimensions"),
+    )
     assert report.steps[2].flops == 2 * 4 * 4 * 8
     assert report.steps[2].nbytes == 4 * (16 + 32 + 32)
     assert report.constant_bytes == 4 * 32
     assert report.arena_size == report.arena_lower_bound
     text = str(report)
-    assert "refused: exp_f32__paper_picky: wants 8 dimensions" in text
+    assert "refused: exp_f32__paper_picky, exp_f32__paper_fussy: wants 8 dimensions" in text
     assert "3 steps: 1 native, 1 call-outs, 1 references (33% native)" in text
 
 

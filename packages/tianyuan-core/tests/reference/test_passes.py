@@ -400,6 +400,42 @@ def test_bias_residual_and_activation_join_the_product(shape):
     assert after.nodes[0].inputs[2].spec.shape == (6,)
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+def test_flattened_layer_takes_in_what_follows_its_reshape(swapped):
+    b = Build()
+    n = Dim(2, "n")
+    x = b.input(n, 5, 4)
+    y = b.product(b.reshape(x, shape=(n * 5, 4)), b.random(6, 4), transpose_b=True)
+    y = b.reshape(y, shape=(n, 5, 6))
+    terms = [y, b.random(1, 6)]
+    y = b.add(*terms[:: -1 if swapped else 1])
+    terms = [y, b.input(n, 5, 6)]
+    y = b.relu(b.add(*terms[:: -1 if swapped else 1]))
+    y = b.reshape(b.product(b.reshape(y, shape=(n * 5, 6)), b.random(6, 3)), shape=(n, 5, 3))
+    y = b.minimum(b.maximum(y, b.constant(np.full((1, 1), -1, F32))), b.scalar(1))
+    after = fused(b.returns(y), {"n": 3})
+    assert [name for name in names(after) if name != "reshape"] == ["matmul_fused"] * 2
+    first, second = (node.attrs for node in after.nodes if node.op.name == "matmul_fused")
+    assert (first.has_bias, first.has_residual, first.activation) == (True, True, "relu")
+    assert (second.activation, second.lower, second.upper) == ("clip", -1.0, 1.0)
+
+
+def test_layer_takes_in_what_stands_on_both_sides_of_a_reshape():
+    b = Build()
+    x = b.reshape(b.input(2, 5, 4), shape=(10, 4))
+    y = b.add(b.product(x, b.random(4, 6)), b.random(6))
+    y = b.gelu(b.add(b.reshape(y, shape=(2, 5, 6)), b.input(2, 5, 6)))
+    after = fused(b.returns(y))
+    assert names(after) == ["reshape", "reshape", "matmul_fused", "reshape"]
+
+
+def test_reshape_that_moves_the_last_axis_keeps_a_bias_apart():
+    b = Build()
+    y = b.reshape(b.product(b.input(4, 4), b.random(4, 6)), shape=(2, 2, 2, 3))
+    after = fused(b.returns(b.add(y, b.random(3))))
+    assert names(after) == ["matmul", "reshape", "add"]
+
+
 def test_addition_that_broadcasts_the_product_is_no_bias():
     b = Build()
     y = b.product(b.input(1, 4), b.random(4, 6))
@@ -565,7 +601,9 @@ def graphs(draw):
     square = b.random(4, 4)
     for _ in range(draw(st.integers(2, 18))):
         kind = draw(
-            st.sampled_from(["unary", "binary", "binary", "product", "row", "where", "neutral"])
+            st.sampled_from(
+                ["unary", "binary", "binary", "product", "layer", "row", "where", "neutral"]
+            )
         )
         x = draw(st.sampled_from(full))
         y = draw(st.sampled_from(values))
@@ -575,6 +613,9 @@ def graphs(draw):
             made = getattr(b, draw(st.sampled_from(BINARY)))(x, y)
         elif kind == "product":
             made = b.product(x, square)
+        elif kind == "layer":
+            flat = b.product(b.reshape(x, shape=(n * 2, 2)), b.random(2, 2))
+            made = b.reshape(flat, shape=(n, 4))
         elif kind == "row":
             made = b.sum(x, axes=(1,), keepdims=True)
         elif kind == "where":

@@ -90,7 +90,7 @@ class Explanation:
             inputs, outputs = ", ".join(step.inputs), ", ".join(step.outputs)
             row = (str(step.index), step.op, step.kernel, step.backend, step.how, inputs, outputs)
             rows.append(row)
-            notes[len(rows) - 1] = [f"    refused: {who}: {why}" for who, why in step.refusals]
+            notes[len(rows) - 1] = _refusal_lines(step.refusals)
         lines = []
         for index, line in enumerate(_table(rows)):
             lines += [line, *notes.get(index, ())]
@@ -165,6 +165,14 @@ def _report(program: Program, index: int, step: Step) -> StepReport:
         workspace=step.workspace_size,
         origin=step.origin,
     )
+
+
+def _refusal_lines(refusals: Sequence[tuple[str, str]]) -> list[str]:
+    """Write one line per reason, naming all who gave it."""
+    by_reason: dict[str, list[str]] = {}
+    for who, why in refusals:
+        by_reason.setdefault(why, []).append(who)
+    return [f"    refused: {', '.join(names)}: {why}" for why, names in by_reason.items()]
 
 
 def _slot_text(slot: Slot) -> str:

@@ -34,7 +34,7 @@ class Pass:
 
 def own_passes() -> tuple[Pass, ...]:
     """Return core's passes in the order in which they run."""
-    from . import algebra, convolution, dead, duplicates, elementwise, fold, product
+    from . import algebra, convolution, dead, duplicates, elementwise, fold, product, sink
 
     return (
         Pass("canonical", "dead_code", dead.run, 0),
@@ -44,6 +44,10 @@ def own_passes() -> tuple[Pass, ...]:
         Pass("canonical", "fold_constants", fold.run),
         Pass("canonical", "dead_code", dead.run),
         Pass("fuse", "fuse_convolutions", convolution.run, 2),
+        Pass("fuse", "dead_code", dead.run, 2),  # what is dead must not count as a reader
+        Pass("fuse", "fuse_products", product.run, 2),
+        Pass("fuse", "sink_reshapes", sink.run, 2),
+        Pass("fuse", "dead_code", dead.run, 2),
         Pass("fuse", "fuse_products", product.run, 2),
         Pass("fuse", "fold_constants", fold.run, 2),
         Pass("fuse", "simplify", algebra.run, 2),
