@@ -7,10 +7,9 @@ import itertools
 
 import numpy as np
 import pytest
+import tianyuan.functional as F
 import torch
 import torch.nn.functional as TF
-
-import tianyuan.functional as F
 from tianyuan import Tensor
 from tianyuan.autodiff import GradManager
 from tianyuan.errors import AttrError, ShapeError, TraceError
