@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tianyuan import Tensor
 from tianyuan.data import (
     Collator,
     DataLoader,
@@ -29,7 +30,7 @@ from tianyuan.data import (
 from tianyuan.data.dataset import ArrayDataset, Dataset, StreamDataset
 from tianyuan.data.transform import Transform
 
-DEADLINE = 5.0  # seconds within which a broken epoch must have ended
+DEADLINE = 30.0  # seconds; what is left alone here would take ten times as long
 
 
 def _segments() -> set[str]:
@@ -200,6 +201,29 @@ def test_infinite_sampler_and_dropping_the_iterator() -> None:
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_preload_gives_tensors(workers: int) -> None:
+    dataset = _Arrays(5)
+    sampler = SequentialSampler(dataset, 2)
+    batches = list(DataLoader(dataset, sampler, num_workers=workers, preload=True))
+    assert [batch["name"] for batch in batches] == [
+        ["sample 0", "sample 1"], ["sample 2", "sample 3"], ["sample 4"],
+    ]  # fmt: skip
+    for batch, plain in zip(batches, DataLoader(dataset, sampler), strict=True):
+        for field in ("image", "label", "flag", "empty"):
+            assert isinstance(batch[field], Tensor)
+            np.testing.assert_array_equal(batch[field].numpy(), plain[field])
+
+
+def test_preload_holds_one_batch_ahead() -> None:
+    made: list[int] = []
+    loader = DataLoader(_Calling(lambda index: made.append(index) or index, 4), preload=True)
+    batches = iter(loader)
+    assert next(batches).numpy().tolist() == [0]
+    assert made == [0, 1]
+    assert [int(batch.numpy()[0]) for batch in batches] == [1, 2, 3]
+
+
 def test_two_passes_at_once() -> None:
     dataset = ArrayDataset(np.arange(6))
     loader = DataLoader(dataset, num_workers=2)
@@ -282,7 +306,7 @@ def test_a_worker_that_is_killed(how: signal.Signals) -> None:
     def call(index: int) -> Any:
         if index == 6:
             os.kill(os.getpid(), how)
-            time.sleep(60)
+            time.sleep(300)
         return np.zeros(1000)
 
     error = _ends(DataLoader(_Calling(call), num_workers=2))
@@ -294,7 +318,7 @@ def test_a_killed_worker_is_noticed_while_another_is_awaited() -> None:
         if index == 1:
             os._exit(3)
         if index == 0:
-            time.sleep(60)
+            time.sleep(300)
         return index
 
     error = _ends(DataLoader(_Calling(call), num_workers=2))
@@ -318,7 +342,7 @@ def test_what_a_dead_worker_left_is_removed() -> None:
 def test_timeout() -> None:
     def call(index: int) -> Any:
         if index == 3:
-            time.sleep(60)
+            time.sleep(300)
         return index
 
     error = _ends(DataLoader(_Calling(call), num_workers=2, timeout=1))
@@ -413,7 +437,7 @@ def test_interrupt(tmp_path: Path) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "running\n"
     os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == -signal.SIGINT
     assert errors.count("KeyboardInterrupt") == 1  # the workers say nothing
     _nothing_left_of(process.pid)
@@ -428,7 +452,7 @@ def test_leaving_with_an_open_iterator(tmp_path: Path) -> None:
         next(batches)
         """,
     )
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=120)
     assert (process.returncode, errors) == (0, "")
     _nothing_left_of(process.pid)
 
@@ -439,13 +463,13 @@ def test_killed_loader_takes_its_workers_along(tmp_path: Path) -> None:
         """
         for batch in loader:
             print("running", flush=True)
-            time.sleep(60)
+            time.sleep(300)
         """,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "running\n"
     process.kill()
-    process.wait(20)
+    process.wait(120)
     _nothing_left_of(process.pid)
     process.stdout.close()
     assert process.stderr is not None
@@ -469,8 +493,32 @@ def test_native_threads_before_the_fork(tmp_path: Path) -> None:
         assert totals == [wanted] * 4 == [700.0 ** 3] * 4
         """,
     )
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=120)
     assert (process.returncode, errors) == (0, "")
+
+
+def test_our_own_ops_before_and_after_the_fork(tmp_path: Path) -> None:
+    """The thread pool of a native backend must not hold up a forked worker that computes too."""
+    process = _script(
+        tmp_path,
+        """
+        import tianyuan as ty
+        a = ty.Tensor(np.ones((300, 300), np.float32))
+        assert float((a @ a).sum().item()) == 300.0 ** 3
+
+        class Product(Slow):
+            def __getitem__(self, index):
+                return (a @ a).sum().item() + index
+            def __len__(self):
+                return 4
+
+        totals = [float(batch[0]) for batch in DataLoader(Product(), num_workers=2)]
+        assert totals == [300.0 ** 3 + index for index in range(4)]
+        assert float((a @ a).sum().item()) == 300.0 ** 3
+        """,
+    )
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
@@ -484,7 +532,7 @@ def test_other_ways_to_start_workers(tmp_path: Path, method: str) -> None:
         assert [int(next(batches)[0, 0]) for _ in range(5)] == list(range(5))
         """,
     )
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=120)
     assert (process.returncode, errors) == (0, "")
     _nothing_left_of(process.pid)
 

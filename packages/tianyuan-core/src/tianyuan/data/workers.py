@@ -187,12 +187,15 @@ class WorkerPool:
             request = next(self._requests)
         except StopIteration:
             return
-        try:
-            worker.pipe.send((self._asked, request))
-        except (BrokenPipeError, ConnectionResetError):
-            raise self._death(worker) from None
-        worker.pending.append(self._asked)
+        number, sent = self._asked, False
         self._asked += 1
+        worker.pending.append(number)  # first, so that an interrupt leaves no segment behind
+        with suppress(BrokenPipeError, ConnectionResetError):
+            worker.pipe.send((number, request))
+            sent = True
+        if not sent:
+            # Not raised above: its context would keep a pickler's buffer alive in a cycle.
+            raise self._death(worker)
 
     def _receive(self, worker: _Worker) -> tuple[str, Any]:
         deadline = monotonic() + self._timeout if self._timeout else None
