@@ -105,7 +105,8 @@ int run_plain(Read read, const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *
   const int64_t c = s.c / s.groups, o = s.o / s.groups, kernel = s.kh * s.kw;
   float *rest = packed + ceil_div(o, VF) * ceil_div(c, VF) * VF * VF * kernel;
   for (int64_t group = 0; group < s.groups; ++group) {
-    pack_weight(ctx, packed, call.weight + group * o * c * kernel, {o, c, kernel, c * kernel, kernel});
+    pack_weight(ctx, packed, call.weight + group * o * c * kernel,
+                {o, c, kernel, c * kernel, kernel});
     ConvPlan p = plan_of(call, false, false, group, taps);
     p.weight = packed;
     conv_run(ctx, p, rest);

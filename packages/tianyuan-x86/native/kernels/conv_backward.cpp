@@ -171,9 +171,7 @@ void run_weight_tile(const WeightGrad &w, const Chunk &chunk, int64_t tile, floa
   t.accumulate = !chunk.first;
   const TileRun run = tile_of(TILE_STRIDED, 1, static_cast<int>(rows), vectors);
   for (int64_t k = 0; k < w.source.n_taps; ++k) {
-    const int64_t y = w.source.taps[k].y - w.band.min_y, x = w.source.taps[k].x - w.band.min_x;
-    t.a = chunk.source + i * w.plane + y * w.band.row + x % w.s.sw * w.band.phase_width +
-          x / w.s.sw;
+    t.a = chunk.source + i * w.plane + tap_offset(w.source, w.band, w.source.taps[k]);
     t.c = sums + k * TILE_ROWS * TILE_LANES;
     run(&t);
   }
@@ -183,7 +181,8 @@ void run_weight_tile(const WeightGrad &w, const Chunk &chunk, int64_t tile, floa
 void run_weight_group(const ty_ctx *ctx, const WeightGrad &w, float *workspace) {
   const ConvShape &s = w.s;
   TileSegment *table = reinterpret_cast<TileSegment *>(workspace);
-  float *source = workspace + ceil_div(w.chunk * s.oh * static_cast<int64_t>(sizeof(TileSegment)), 64) * 16;
+  const int64_t table_bytes = w.chunk * s.oh * static_cast<int64_t>(sizeof(TileSegment));
+  float *source = workspace + ceil_div(table_bytes, 64) * 16;
   float *gradient = source + w.chunk * w.c * w.plane;
   float *sums = gradient + w.chunk * s.oh * s.ow * w.lanes;
   const int64_t tiles = w.row_tiles * w.lane_tiles;

@@ -1,5 +1,5 @@
-// Bands of source rows: read in place, or copied once with their padding, split so that neighbouring
-// output pixels have neighbouring source pixels whatever the stride.
+// Bands of source rows: read in place, or copied once with their padding, split so that
+// neighbouring output pixels have neighbouring source pixels whatever the stride.
 #pragma once
 
 #include "conv.hpp"
@@ -15,6 +15,7 @@ struct Band {
   int64_t phase_width, row, plane;  // floats between rows, between channels or channel blocks
   int64_t rows, cols;               // output pixels of one band
   int64_t oh, ow;                   // extents of the iteration, 1 x all pixels where flat
+  uint64_t used;                    // bit (row % sh) * sw + phase: some tap reads it
 };
 
 inline int64_t pixel_floats(const ConvPlan &p) { return p.x_blocked ? VF : 1; }
@@ -32,6 +33,18 @@ inline void find_spans(const ConvPlan &p, Band *b) {
   }
   b->span_y = max_y - b->min_y;
   b->span_x = max_x - b->min_x;
+  b->used = p.sh * p.sw > 64 ? ~uint64_t{0} : 0;
+  for (int64_t t = 0; t < p.n_taps && p.sh * p.sw <= 64; ++t) {
+    const int64_t y = p.taps[t].y - b->min_y, x = p.taps[t].x - b->min_x;
+    b->used |= uint64_t{1} << (y % p.sh * p.sw + x % p.sw);
+  }
+}
+
+// Floats from the copied pixel of tap (min_y, min_x) to that of another, in a channel's plane.
+inline int64_t tap_offset(const ConvPlan &p, const Band &b, const ConvTap &tap) {
+  const int64_t y = tap.y - b.min_y, x = tap.x - b.min_x;
+  const int64_t column = b.copied ? (x % p.sw) * b.phase_width + x / p.sw : x;
+  return y * b.row + column * pixel_floats(p);
 }
 
 inline int64_t copied_rows(const ConvPlan &p, const Band &b, int64_t rows) {
@@ -76,12 +89,16 @@ inline Band band_of(const ConvPlan &p) {
   return b;
 }
 
-inline bool tap_meets(const ConvPlan &p, const Band &b, int64_t row, int64_t phase) {
-  for (int64_t t = 0; t < p.n_taps; ++t) {
-    const int64_t y = row - (p.taps[t].y - b.min_y), x = p.taps[t].x - b.min_x;
-    if (y >= 0 && y % p.sh == 0 && x % p.sw == phase) return true;
-  }
-  return false;
+// The even elements of two neighbouring vectors.
+TY_INLINE vf vevens(vf low, vf high) {
+#if TY_VF == 16
+  const __m512i index =
+      _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  return _mm512_permutex2var_ps(low, index, high);
+#else
+  const __m256 mixed = _mm256_shuffle_ps(low, high, 0x88);
+  return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(mixed), 0xd8));
+#endif
 }
 
 // One phase of one row: to[i] = from[first + i * step] where that lies in [0, w), else zero.
@@ -95,6 +112,9 @@ inline void copy_row_plain(float *to, const float *from, int64_t w, int64_t firs
     memcpy(to + i, from + first + i, static_cast<size_t>(end - i) * sizeof(float));
     i = end;
   } else {
+    if (step == 2)
+      for (; i + VF < end; i += VF)
+        vstore(to + i, vevens(vload(from + first + i * 2), vload(from + first + i * 2 + VF)));
     for (; i < end; ++i) to[i] = from[first + i * step];
   }
   for (; i < count; ++i) to[i] = 0.0f;
@@ -116,7 +136,8 @@ inline void copy_band(float *to, const ConvPlan &p, const Band &b, int64_t image
   for (int64_t row = 0; row < needed; ++row) {
     const int64_t y = y0 * p.sh + b.min_y + row;
     for (int64_t phase = 0; phase < p.sw; ++phase) {
-      if (!tap_meets(p, b, row, phase)) continue;
+      const int64_t bit = row % p.sh * p.sw + phase;
+      if (bit < 64 && !(b.used >> bit & 1)) continue;
       for (int64_t plane = 0; plane < planes; ++plane) {
         float *out = to + plane * b.plane + row * b.row + phase * width;
         if (y < 0 || y >= p.h) {

@@ -156,37 +156,69 @@ int conv2d_fused_depthwise(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor
   return run_blocked(ctx, d);
 }
 
+// A tap of a copied plane: where its pixels begin, and which weight it has.
+struct PlaneTap {
+  int64_t offset, weight;
+};
+
+void fill_offsets(const ConvPlan &p, const Band &b, PlaneTap *table) {
+  for (int64_t t = 0; t < p.n_taps; ++t)
+    table[t] = {tap_offset(p, b, p.taps[t]), p.taps[t].weight};
+}
+
+// Vectors of neighbouring output pixels, row by row.
+struct PixelVector {
+  const float *from;
+  int64_t y, x;
+  vtail tail;
+};
+
+enum { GROUP = 4 };  // vectors whose sums run side by side
+
+TY_INLINE PixelVector vector_at(const ConvPlan &p, const Band &b, const float *band, int64_t y,
+                                int64_t x) {
+  return {band + y * p.sh * b.row + x, y, x, vtail_of(p.ow - x)};
+}
+
+void store_vector(const ConvPlan &p, const PixelVector &v, int64_t plane, vf sum, vf bias) {
+  const int64_t at = plane + v.y * p.y_row + v.x * p.y_pixel;
+  sum = vadd(sum, bias);
+  if (p.y_pixel == 1) {
+    if (p.residual) sum = vadd(sum, vload_tail(p.residual + at, v.tail));
+    vstore_tail(p.y + at, activate(sum, p.epilogue), v.tail);
+    return;
+  }
+  float lanes[VF];
+  vstore(lanes, activate(sum, p.epilogue));
+  for (int64_t i = 0; i < VF && v.x + i < p.ow; ++i) p.y[at + i * p.y_pixel] = lanes[i];
+}
+
 // One plane of a plain depthwise convolution on the copied band: lanes run along the row.
-void run_plane(const ConvPlan &p, const Band &b, const float *band, const float *weight,
-               int64_t plane, vf bias) {
-  for (int64_t y = 0; y < p.oh; ++y) {
-    for (int64_t x = 0; x < p.ow; x += 2 * VF) {
-      const int64_t some = p.ow - x;
-      vf s0 = vzero(), s1 = vzero();
-      const vtail t0 = vtail_of(some), t1 = vtail_of(some > VF ? some - VF : 0);
-      for (int64_t t = 0; t < p.n_taps; ++t) {
-        const int64_t dx = p.taps[t].x - b.min_x;
-        const float *from = band + (y * p.sh + p.taps[t].y - b.min_y) * b.row +
-                            dx % p.sw * b.phase_width + dx / p.sw + x;
-        const vf w = vset1(weight[p.taps[t].weight]);
-        s0 = vfma(w, vload_tail(from, t0), s0);
-        s1 = vfma(w, vload_tail(from + VF, t1), s1);
-      }
-      const int64_t at = plane + y * p.y_row + x * p.y_pixel;
-      for (int v = 0; v < 2 && v * VF < some; ++v) {
-        vf sum = vadd(v ? s1 : s0, bias);
-        const vtail tail = v ? t1 : t0;
-        if (p.y_pixel == 1) {
-          if (p.residual) sum = vadd(sum, vload_tail(p.residual + at + v * VF, tail));
-          vstore_tail(p.y + at + v * VF, activate(sum, p.epilogue), tail);
-          continue;
-        }
-        float lanes[VF];
-        vstore(lanes, activate(sum, p.epilogue));
-        for (int64_t i = 0; i < VF && v * VF + i < some; ++i)
-          p.y[at + (v * VF + i) * p.y_pixel] = lanes[i];
+void run_plane(const ConvPlan &p, const Band &b, const PlaneTap *taps, const float *band,
+               const float *weight, int64_t plane, vf bias) {
+  int64_t y = 0, x = 0;
+  while (y < p.oh) {
+    PixelVector at[GROUP];
+    int some = 0;
+    for (; some < GROUP && y < p.oh; ++some) {
+      at[some] = vector_at(p, b, band, y, x);
+      x += VF;
+      if (x >= p.ow) {
+        x = 0;
+        ++y;
       }
     }
+    for (int i = some; i < GROUP; ++i) at[i] = at[0];
+    vf sums[GROUP];
+#pragma GCC unroll 4
+    for (int i = 0; i < GROUP; ++i) sums[i] = vzero();
+    for (int64_t t = 0; t < p.n_taps; ++t) {
+      const vf w = vset1(weight[taps[t].weight]);
+#pragma GCC unroll 4
+      for (int i = 0; i < GROUP; ++i)
+        sums[i] = vfma(w, vload_tail(at[i].from + taps[t].offset, at[i].tail), sums[i]);
+    }
+    for (int i = 0; i < some; ++i) store_vector(p, at[i], plane, sums[i], bias);
   }
 }
 
@@ -202,12 +234,16 @@ void run_planes(const ty_ctx *ctx, ConvPlan p, const float *weight, int64_t chan
   b.plane = copied_rows(p, b, p.oh) * b.row;
   const int64_t per_slot = ceil_div(b.plane, 16) * 16;
   const int64_t work = p.oh * p.ow * (p.n_taps + 1) + 1;
+  PlaneTap *taps = reinterpret_cast<PlaneTap *>(workspace);
+  fill_offsets(p, b, taps);
+  const int64_t table_bytes = p.n_weights * static_cast<int64_t>(sizeof(ConvTap));
+  float *const bands = workspace + ceil_div(table_bytes, 64) * 16;
   ty_parallel(ctx, p.n, 1 + 32768 / work, [&](int64_t begin, int64_t end, int32_t slot) {
-    float *band = workspace + slot * per_slot;
+    float *band = bands + slot * per_slot;
     for (int64_t at = begin; at < end; ++at) {
       const int64_t channel = at % channels;
       if (p.n_taps) copy_band(band, p, b, at, 0, p.oh);
-      run_plane(p, b, band, weight + channel * p.n_weights, at * p.y_image,
+      run_plane(p, b, taps, band, weight + channel * p.n_weights, at * p.y_image,
                 p.bias ? vset1(p.bias[channel]) : vzero());
     }
   });
@@ -287,25 +323,33 @@ int backward_data_depthwise(const ty_ctx *ctx, const ty_tensor *inputs, ty_tenso
   return 0;
 }
 
-// Adds the products of one gradient plane with the source pixels that one tap meets.
-vf dot_plane(const ConvPlan &p, const Band &b, const float *band, const float *g,
-             const ConvTap &tap) {
-  const int64_t dx = tap.x - b.min_x;
-  const float *from = band + (tap.y - b.min_y) * b.row + dx % p.sw * b.phase_width + dx / p.sw;
-  vf sum = vzero(), other = vzero();
+// Adds the products of a gradient plane with the source pixels that TAPS taps meet.
+template <int TAPS>
+void dot_taps(const ConvPlan &p, const Band &b, const PlaneTap *taps, const float *band,
+              const float *g, float *sums) {
+  vf sum[TAPS];
+#pragma GCC unroll 9
+  for (int t = 0; t < TAPS; ++t) sum[t] = vload(sums + t * VF);
   for (int64_t y = 0; y < p.oh; ++y) {
-    const float *left = from + y * p.sh * b.row, *right = g + y * p.ow;
-    int64_t x = 0;
-    for (; x + 2 * VF <= p.ow; x += 2 * VF) {
-      sum = vfma(vload(left + x), vload(right + x), sum);
-      other = vfma(vload(left + x + VF), vload(right + x + VF), other);
-    }
-    for (; x < p.ow; x += VF) {
+    for (int64_t x = 0; x < p.ow; x += VF) {
       const vtail tail = vtail_of(p.ow - x);
-      sum = vfma(vload_tail(left + x, tail), vload_tail(right + x, tail), sum);
+      const vf gradient = vload_tail(g + y * p.ow + x, tail);
+      const float *from = band + y * p.sh * b.row + x;
+#pragma GCC unroll 9
+      for (int t = 0; t < TAPS; ++t)
+        sum[t] = vfma(vload_tail(from + taps[t].offset, tail), gradient, sum[t]);
     }
   }
-  return vadd(sum, other);
+#pragma GCC unroll 9
+  for (int t = 0; t < TAPS; ++t) vstore(sums + t * VF, sum[t]);
+}
+
+void dot_plane(const ConvPlan &p, const Band &b, const PlaneTap *taps, const float *band,
+               const float *g, float *sums) {
+  int64_t t = 0;
+  for (; t + 9 <= p.n_taps; t += 9) dot_taps<9>(p, b, taps + t, band, g, sums + t * VF);
+  for (; t + 3 <= p.n_taps; t += 3) dot_taps<3>(p, b, taps + t, band, g, sums + t * VF);
+  for (; t < p.n_taps; ++t) dot_taps<1>(p, b, taps + t, band, g, sums + t * VF);
 }
 
 // The gradient of the weight: one channel at a time, images in order, so that sums never depend on
@@ -338,7 +382,9 @@ int backward_weight_depthwise(const ty_ctx *ctx, const ty_tensor *inputs, ty_ten
   b.row = p.sw * b.phase_width;
   b.plane = copied_rows(p, b, p.oh) * b.row;
   const int64_t sums_floats = p.n_taps * VF, per_slot = ceil_div(b.plane, 16) * 16 + sums_floats;
-  float *const rest = static_cast<float *>(workspace) + taps_floats(s);
+  float *const rest = static_cast<float *>(workspace) + 2 * taps_floats(s);
+  PlaneTap *table = reinterpret_cast<PlaneTap *>(rest - taps_floats(s));
+  fill_offsets(p, b, table);
   ty_parallel(ctx, s.c, 1, [&](int64_t begin, int64_t end, int32_t slot) {
     float *sums = rest + slot * per_slot, *band = sums + sums_floats;
     for (int64_t c = begin; c < end; ++c) {
@@ -346,10 +392,7 @@ int backward_weight_depthwise(const ty_ctx *ctx, const ty_tensor *inputs, ty_ten
       for (int64_t n = 0; n < s.n; ++n) {
         const int64_t plane = n * s.c + c;
         copy_band(band, p, b, plane, 0, p.oh);
-        for (int64_t t = 0; t < p.n_taps; ++t) {
-          const vf dot = dot_plane(p, b, band, g + plane * s.oh * s.ow, taps[t]);
-          vstore(sums + t * VF, vadd(vload(sums + t * VF), dot));
-        }
+        dot_plane(p, b, table, band, g + plane * s.oh * s.ow, sums);
       }
       for (int64_t t = 0; t < p.n_taps; ++t) out[c * p.n_taps + t] = vhsum(vload(sums + t * VF));
     }

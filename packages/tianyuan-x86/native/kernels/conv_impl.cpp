@@ -6,14 +6,12 @@ namespace {
 
 // Segments over (channel block, tap), in the order in which the weight lies in memory.
 int64_t fill_table(TileSegment *table, const ConvPlan &p, const Band &b) {
-  const int64_t pixel = pixel_floats(p), blocks = ceil_div(p.c, VF);
+  const int64_t blocks = ceil_div(p.c, VF);
   TileSegment *next = table;
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t plane = (p.x_blocked ? block : block * VF) * b.plane;
     for (int64_t t = 0; t < p.n_taps; ++t) {
-      const int64_t y = p.taps[t].y - b.min_y, x = p.taps[t].x - b.min_x;
-      const int64_t column = b.copied ? (x % p.sw) * b.phase_width + x / p.sw : x;
-      next->a = plane + y * b.row + column * pixel;
+      next->a = plane + tap_offset(p, b, p.taps[t]);
       next->b = (block * p.n_weights + p.taps[t].weight) * VF * VF;
       next->count = lesser(VF, p.c - block * VF);
       ++next;
@@ -32,32 +30,49 @@ struct Pixels {
   int halves;
 };
 
-TY_INLINE int64_t pixel_at(const ConvPlan &p, const Pixels &s, int64_t i) {
-  return (s.y + i / s.width) * p.y_row + (s.x + i % s.width) * p.y_pixel;
-}
-
 TY_INLINE vf finish(const ConvPlan &p, vf sum, vf bias, const float *residual, vtail tail) {
   sum = vadd(sum, bias);
   if (residual) sum = vadd(sum, vload_tail(residual, tail));
   return activate(sum, p.epilogue);
 }
 
+// One run of neighbouring pixels of one channel block. The activation is a constant where it is
+// inlined, so that the loop has no branch.
+TY_INLINE void store_run(const ConvPlan &p, const Epilogue &e, const float *acc, int64_t acc_step,
+                         int64_t at, int64_t count, vf bias, vm valid) {
+  const float *residual = p.residual ? p.residual + at : nullptr;
+  float *y = p.y + at;
+  if (residual) {
+    for (int64_t i = 0; i < count; ++i) {
+      const vf sum = vadd(vadd(vload(acc + i * acc_step), bias), vload(residual + i * VF));
+      vstore(y + i * VF, vselect(valid, activate(sum, e), vzero()));
+    }
+  } else {
+    for (int64_t i = 0; i < count; ++i) {
+      const vf sum = vadd(vload(acc + i * acc_step), bias);
+      vstore(y + i * VF, vselect(valid, activate(sum, e), vzero()));
+    }
+  }
+}
+
 void store_blocked(const float *acc, const ConvPlan &p, const Pixels &s, int64_t image,
                    int64_t block, int vectors) {
-  const int64_t rows = s.width * s.halves;
-  const vtail all = vtail_of(VF);
   for (int v = 0; v < vectors; ++v) {
     const int64_t channel = (block + v) * VF;
-    const vtail valid = vtail_of(p.o - channel);
-    const bool full = p.o - channel >= VF;
-    const vf bias = p.bias ? vload_tail(p.bias + channel, valid) : vzero();
-    const int64_t base = image * p.y_image + (block + v) * p.y_channel;
-    for (int64_t i = 0; i < rows; ++i) {
-      const int64_t at = base + pixel_at(p, s, i);
-      const float *residual = p.residual ? p.residual + at : nullptr;
-      vf y = finish(p, vload(acc + (i * vectors + v) * VF), bias, residual, all);
-      if (!full) y = vselect(vtail_mask(valid), y, vzero());
-      vstore(p.y + at, y);
+    const vtail lanes = vtail_of(p.o - channel);
+    const vm valid = vtail_mask(lanes);
+    const vf bias = p.bias ? vload_tail(p.bias + channel, lanes) : vzero();
+    for (int half = 0; half < s.halves; ++half) {
+      const float *from = acc + (half * s.width * vectors + v) * VF;
+      const int64_t at = image * p.y_image + (block + v) * p.y_channel +
+                         (s.y + half) * p.y_row + s.x * VF;
+      const int64_t step = vectors * VF;
+      if (p.epilogue.activation == ACT_IDENTITY)
+        store_run(p, {ACT_IDENTITY, 0, 0}, from, step, at, s.width, bias, valid);
+      else if (p.epilogue.activation == ACT_RELU)
+        store_run(p, {ACT_RELU, 0, 0}, from, step, at, s.width, bias, valid);
+      else
+        store_run(p, p.epilogue, from, step, at, s.width, bias, valid);
     }
   }
 }
@@ -186,7 +201,8 @@ void conv_run(const ty_ctx *ctx, const ConvPlan &p, float *workspace) {
   int64_t rows = b.rows, cols = b.cols, chunks = 1;
   const int64_t wanted = ctx->threads > 1 ? 4 * ctx->threads : 1;
   const auto items = [&] { return p.n * ceil_div(b.oh, rows) * ceil_div(b.ow, cols) * chunks; };
-  while (items() < wanted && b.flat && cols > 4 * TILE_ROWS) cols = ceil_div(cols / 2, TILE_ROWS) * TILE_ROWS;
+  while (items() < wanted && b.flat && cols > 4 * TILE_ROWS)
+    cols = ceil_div(cols / 2, TILE_ROWS) * TILE_ROWS;
   while (items() < wanted && chunks * 2 <= pairs) chunks *= 2;
   while (items() < wanted && rows > 2) rows = ceil_div(rows, 2);
   TileSegment *table = reinterpret_cast<TileSegment *>(workspace);

@@ -76,22 +76,31 @@ void load_tile(float *acc, const Gemm &g, int64_t i, int64_t rows, int64_t j, in
              vload_tail(g.c + (i + r) * g.c_row + j + v * VF, vtail_of(cols - v * VF)));
 }
 
+// One column of vectors; the activation is a constant where it is inlined.
+TY_INLINE void store_column(const Gemm &g, const Epilogue &e, const float *acc, int64_t acc_step,
+                            int64_t at, int64_t rows, vf bias, vtail tail) {
+  for (int64_t r = 0; r < rows; ++r) {
+    vf x = vadd(vload(acc + r * acc_step), bias);
+    if (g.residual) x = vadd(x, vload_tail(g.residual + at + r * g.c_row, tail));
+    vstore_tail(g.c + at + r * g.c_row, activate(x, e), tail);
+  }
+}
+
 void store_tile(const float *acc, const Gemm &g, int64_t i, int64_t rows, int64_t j, int64_t cols,
                 bool last) {
   const int vectors = cols > VF ? 2 : 1;
+  const int64_t step = vectors * VF;
   for (int v = 0; v < vectors; ++v) {
     const vtail tail = vtail_of(cols - v * VF);
-    const int64_t column = j + v * VF;
+    const int64_t column = j + v * VF, at = i * g.c_row + column;
     const vf bias = last && g.bias ? vload_tail(g.bias + column, tail) : vzero();
-    for (int64_t r = 0; r < rows; ++r) {
-      vf x = vload(acc + (r * vectors + v) * VF);
-      const int64_t at = (i + r) * g.c_row + column;
-      if (last) {
-        x = vadd(x, bias);
-        if (g.residual) x = vadd(x, vload_tail(g.residual + at, tail));
-        x = activate(x, g.epilogue);
-      }
-      vstore_tail(g.c + at, x, tail);
+    if (!last || (g.epilogue.activation == ACT_IDENTITY && !g.residual)) {
+      for (int64_t r = 0; r < rows; ++r)
+        vstore_tail(g.c + at + r * g.c_row, vadd(vload(acc + v * VF + r * step), bias), tail);
+    } else if (g.epilogue.activation == ACT_RELU) {
+      store_column(g, {ACT_RELU, 0, 0}, acc + v * VF, step, at, rows, bias, tail);
+    } else {
+      store_column(g, g.epilogue, acc + v * VF, step, at, rows, bias, tail);
     }
   }
 }

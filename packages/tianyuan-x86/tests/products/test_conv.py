@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,7 +98,7 @@ def _operands(case: Case, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return x, _numbers(rng, case.o, case.c // case.groups, *case.kernel)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _forward(case: Case, seed: int) -> Any:
     """Return torch's answer on the case's operands in float64."""
     return _torch_conv(case, *map(_double, _operands(case, seed)))
@@ -178,7 +178,7 @@ def test_epilogue(kernel: Kernel, activation: str, run: Any, call_of: Any) -> No
     assert count >= 3
 
 
-@lru_cache(maxsize=None)
+@cache
 def _gradients(case: Case, seed: int) -> tuple[Sequence[np.ndarray], Sequence[Any]]:
     """Return x, w and a gradient of the output, and torch's gradients of x and w."""
     x, w = _operands(case, seed)

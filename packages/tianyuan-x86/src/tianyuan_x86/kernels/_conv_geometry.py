@@ -124,7 +124,7 @@ def _plane(g: Geometry) -> int:
 
 def depthwise_bytes(g: Geometry, threads: int) -> int:
     """Return the workspace of the depthwise convolution on plain values."""
-    return 4 * (_table(g.taps) + threads * round_up(_plane(g), _LINE))
+    return 4 * (2 * _table(g.taps) + threads * round_up(_plane(g), _LINE))
 
 
 def _phases(g: Geometry, axis: int) -> list[tuple[int, int]]:
@@ -161,7 +161,7 @@ def depthwise_backward_data_bytes(g: Geometry, threads: int) -> int:
         for rows, span_y in _phases(g, 0)
         for cols, span_x in _phases(g, 1)
     ]
-    return 4 * (_table(g.taps) + threads * max(planes, default=0))
+    return 4 * (2 * _table(g.taps) + threads * max(planes, default=0))
 
 
 def backward_weight_bytes(g: Geometry, lanes: int) -> int:
@@ -180,4 +180,4 @@ def backward_weight_bytes(g: Geometry, lanes: int) -> int:
 def depthwise_backward_weight_bytes(g: Geometry, lanes: int, threads: int) -> int:
     """Return the workspace of the depthwise gradient with respect to the weight."""
     slot = round_up(_plane(g), _LINE) + g.taps * lanes
-    return 4 * (_table(g.taps) + threads * slot)
+    return 4 * (2 * _table(g.taps) + threads * slot)
