@@ -18,7 +18,11 @@ def sources() -> list[Path]:
         for pattern in PATTERNS:
             for path in top.rglob(pattern):
                 parts = set(path.relative_to(ROOT).parts)
-                if path.name != "attrs.h" and not {"build", ".tox"} & parts and not path.is_symlink():
+                if (
+                    path.name != "attrs.h"
+                    and not {"build", ".tox"} & parts
+                    and not path.is_symlink()
+                ):
                     found.append(path)
     return sorted(set(found))
 

@@ -28,7 +28,9 @@ def machine_fits(package: str) -> str | None:
     if package in NATIVE:
         if platform.machine().lower() not in ("x86_64", "amd64"):
             return f"this machine is {platform.machine()}, not x86-64"
-        compiler = os.environ.get("CXX") or next(filter(shutil.which, ("c++", "g++", "clang++")), None)
+        compiler = os.environ.get("CXX") or next(
+            filter(shutil.which, ("c++", "g++", "clang++")), None
+        )
         if compiler is None:
             return "there is no C++ compiler"
     return None
@@ -54,7 +56,16 @@ def wheel_of(package: str) -> Path:
     folder = WHEELS / f"{package}-{tag}-{digest.hexdigest()[:16]}"
     if not list(folder.glob("*.whl")):
         source = ROOT / "packages" / f"tianyuan-{package}"
-        command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", str(folder), str(source)]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "--no-deps",
+            "-w",
+            str(folder),
+            str(source),
+        ]
         print("building", package, "for", tag, flush=True)
         subprocess.run(command, check=True)
     return next(folder.glob("*.whl"))

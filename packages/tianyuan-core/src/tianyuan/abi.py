@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import fields
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,9 @@ def get_include() -> str:
     return str(Path(__file__).parent / "include")
 
 
-@lru_cache(maxsize=None)
-def _layout_of(attrs_class: type) -> tuple[tuple[str, str], ...]:
-    return tuple((f.name, str(f.type)) for f in fields(attrs_class))
+@cache
+def _layout_of(attrs_class: Hashable) -> tuple[tuple[str, str], ...]:
+    return tuple((f.name, str(f.type)) for f in fields(attrs_class))  # type: ignore[arg-type]
 
 
 def encode_attrs(op: Op, attrs: Any, n_inputs: int, n_outputs: int) -> bytes:

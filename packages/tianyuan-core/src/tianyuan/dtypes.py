@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,11 +24,11 @@ _BOOL, _INTEGER, _FLOAT = 0, 1, 2
 _KNOWN: dict[DType, str] = {np.dtype(name): name for name in NAMES if name != "bfloat16"}
 
 
-@lru_cache(maxsize=None)
+@cache
 def _bfloat16() -> DType:
     import ml_dtypes
 
-    found = np.dtype(ml_dtypes.bfloat16)
+    found: DType = np.dtype(ml_dtypes.bfloat16)
     _KNOWN[found] = "bfloat16"
     return found
 
@@ -38,7 +38,7 @@ def name_of(dtype: DType) -> str:
     return _KNOWN.get(dtype) or dtype.name
 
 
-@lru_cache(maxsize=None)
+@cache
 def _by_name(name: str) -> DType:
     if name == "bfloat16":
         return _bfloat16()
@@ -128,7 +128,7 @@ def _promote_two(a: DType, b: DType) -> DType:
 
 
 @lru_cache(maxsize=1024)
-def promote_scalar(dtype: DType, scalar: type) -> DType:
+def promote_scalar(dtype: DType, scalar: type[bool | int | float]) -> DType:
     """Return the dtype in which a value meets a Python scalar, which is weak.
 
     A scalar changes the dtype only where its category is higher: an integer value with a Python
@@ -154,7 +154,7 @@ def ingest(data: Any, dtype: Any = None) -> np.ndarray:
         if array.dtype.kind not in "biuf" and array.dtype.name not in CODES:
             raise DTypeError(f"tensor: data is not numeric, got {array.dtype}")
         return np.array(array, dtype=want, order="C", copy=True, ndmin=0)
-    if array.dtype == np.float64 or array.dtype.kind == "f" and array.dtype.itemsize > 8:
+    if array.dtype == np.float64 or (array.dtype.kind == "f" and array.dtype.itemsize > 8):
         return np.array(array, dtype=np.float32, order="C")
     if array.dtype == np.int64 and not (isinstance(data, np.generic) and data.dtype != np.int64):
         if array.size and (array.max() > 2**31 - 1 or array.min() < -(2**31)):

@@ -7,7 +7,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from importlib import metadata
 from typing import Any
 
@@ -173,10 +173,7 @@ def version_refusal(version: Any) -> str | None:
     ):
         return f"TIANYUAN_API must be a pair of ints, got {version!r}"
     if version[0] != API[0] or version[1] > API[1]:
-        return (
-            f"it needs plugin API {version[0]}.{version[1]}, "
-            f"this core has {API[0]}.{API[1]}"
-        )
+        return f"it needs plugin API {version[0]}.{version[1]}, this core has {API[0]}.{API[1]}"
     return None
 
 
@@ -248,7 +245,9 @@ def _check_kernels(record: PluginRecord, kernels: list[Any]) -> None:
         try:
             registry.get_op(kernel.op)
         except KeyError:
-            raise PluginError(f"kernel {kernel.name!r} is for an unknown op {kernel.op!r}") from None
+            raise PluginError(
+                f"kernel {kernel.name!r} is for an unknown op {kernel.op!r}"
+            ) from None
 
 
 def compile_program(program: Any, device: str, backend: str | None = None) -> tuple[Any, list[str]]:
@@ -288,7 +287,7 @@ def _guarded(record: PluginRecord, hook: str, **kwargs: Any) -> list[Any]:
         return []
 
 
-@lru_cache(maxsize=None)
+@cache
 def namespaces() -> dict[str, str]:
     """Return the modules that plugins want to be reached below ``tianyuan``."""
     return _merged("tianyuan_namespaces")

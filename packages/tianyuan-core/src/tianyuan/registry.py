@@ -41,8 +41,13 @@ _backends: dict[tuple[str, str], Backend] = {}
 _cache: dict[object, Selection] = {}
 generation = 0  # grows with every registration, so that caches notice
 
+
+def _bring_nothing(kind: str) -> None:
+    """Stand in for the loader until plugins.py installs it."""
+
+
 # Called with a kind of device before its kernels are looked up: plugins bring them on first use.
-_loader: Callable[[str], None] = lambda kind: None
+_loader: Callable[[str], None] = _bring_nothing
 
 
 def _no_reason(name: str) -> str:
@@ -209,8 +214,9 @@ def candidates(op: str, device: str = "cpu", backend: str | None = None) -> list
 
 def refusal(kernel: Kernel, call: Call, isa_cap: str | None = None) -> str | None:
     """Return why a kernel cannot serve a call, or None where it can."""
-    if isa_cap and kernel.isa in ISA_ORDER and isa_cap in ISA_ORDER:
-        if ISA_ORDER.index(kernel.isa) > ISA_ORDER.index(isa_cap):
+    if isa_cap and isa_cap in ISA_ORDER and kernel.isa in ISA_ORDER:
+        beyond = ISA_ORDER.index(kernel.isa) > ISA_ORDER.index(isa_cap)
+        if beyond:
             return f"needs {kernel.isa}, capped at {isa_cap}"
     if kernel.dtypes is not None:
         for index, spec in enumerate(call.inputs or call.outputs):

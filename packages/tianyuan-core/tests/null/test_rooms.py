@@ -23,7 +23,7 @@ ROOMS = (
     ("autodiff", "jit"),
     ("functional", "random"),
     ("module", "optimizer", "data", "serialization", "amp", "hub", "utils", "distributed"),
-    ("vision",),
+    ("onnx", "torch", "vision"),
     ("testing",),
     ("cli",),
 )
@@ -35,6 +35,7 @@ DEFERRED = {
     ("abi", "ops"),  # the header is generated from the ops
     ("native", "plugins"),
     ("graph", "plugins"),
+    ("jit", "onnx"),  # load() takes ONNX files too
 }
 
 

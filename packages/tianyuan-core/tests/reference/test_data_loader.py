@@ -327,16 +327,32 @@ def test_a_killed_worker_is_noticed_while_another_is_awaited() -> None:
 
 
 def test_what_a_dead_worker_left_is_removed() -> None:
-    # Half-made: the name exists, the size is not yet set.
-    name = f"ty_{os.getpid()}_half"
-    Path("/dev/shm", name).touch()
-    handover.discard(name)
-    assert not Path("/dev/shm", name).exists()
-    handover.discard(name)
-    # Made, but never handed over.
-    handover.pack(np.zeros(10), name)
-    handover.discard(name)
-    assert not Path("/dev/shm", name).exists()
+    prefix = f"ty_{os.getpid()}_left"
+    inbox, outbox = handover.Inbox(prefix, 3), handover.Outbox(prefix)
+    np.testing.assert_array_equal(inbox.unpack(outbox.pack(np.arange(9), 0)), np.arange(9))
+    assert _segments() == set()  # a segment that both sides hold has no name any more
+    outbox.pack(np.zeros(10_000), 0)  # larger, and never taken
+    outbox.pack(np.zeros(10), 1)
+    Path("/dev/shm", f"{prefix}_2_1").touch()  # made, but not yet given a size
+    assert len(_segments()) == 3
+    inbox.close()
+    assert _segments() == set()
+
+
+def test_slots_are_used_again_and_grow() -> None:
+    prefix = f"ty_{os.getpid()}_grow"
+    inbox, outbox = handover.Inbox(prefix, 2), handover.Outbox(prefix)
+    taken = []
+    generations = []
+    for number, size in enumerate([5, 3, 400, 20, 410, 90_000, 0, 7, 90_001, 1]):
+        parcel = outbox.pack({"x": np.full(size, number), "n": number}, number % 2)
+        generations.append(parcel[1])
+        taken.append((size, inbox.unpack(parcel)))
+    for number, (size, batch) in enumerate(taken):  # no batch was touched by a later one
+        assert batch["n"] == number
+        np.testing.assert_array_equal(batch["x"], np.full(size, number))
+    assert generations[-1] == generations[5] == 2
+    inbox.close()
 
 
 def test_timeout() -> None:

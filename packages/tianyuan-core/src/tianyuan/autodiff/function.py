@@ -34,9 +34,7 @@ class Function:
         """Compute the outputs; what it computes is not recorded for gradients."""
         raise NotImplementedError(f"{type(self).__name__}.forward: not defined")
 
-    def backward(
-        self, *output_grads: Tensor | None
-    ) -> Tensor | None | Sequence[Tensor | None]:
+    def backward(self, *output_grads: Tensor | None) -> Tensor | Sequence[Tensor | None] | None:
         """Return one gradient per input (None where there is none) for those of the outputs."""
         raise NotImplementedError(f"{type(self).__name__}.backward: not defined")
 

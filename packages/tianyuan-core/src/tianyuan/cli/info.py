@@ -11,12 +11,13 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import __version__, native, plugins, registry
+from ..plugin import API
 
 
 def show_info() -> None:
     """Print versions, plugins with state and reason, and what each reports."""
     console = Console()
-    console.print(f"tianyuan {__version__}, plugin API {plugins.API[0]}.{plugins.API[1]}")
+    console.print(f"tianyuan {__version__}, plugin API {API[0]}.{API[1]}")
     console.print(f"Python {platform.python_version()}, numpy {np.__version__}")
     console.print(f"CPU {cpu_name()}, {platform.machine()}, {native.get_num_threads()} threads")
     plugins.ensure_kernels("cpu")

@@ -47,7 +47,8 @@ def run_model(
 ) -> None:  # fmt: skip
     """Run a model file on ``.npy`` files and print or store the outputs."""
     model = jit.load(path, backend=backend, threads=threads)
-    positional, named = [], {}
+    positional: list[np.ndarray] = []
+    named: dict[str, Any] = {}
     for text in inputs:
         name, equals, file = text.partition("=")
         if equals and name in model.input_specs:
@@ -66,8 +67,8 @@ def run_model(
         )
     )
     if output is not None:
-        with open(output, "wb") as file:
-            np.savez(file, **outputs)
+        with open(output, "wb") as stream:
+            np.savez(stream, **outputs)
     for name, array in outputs.items():
         click.echo(f"{name}: {array.dtype.name}{array.shape}")
         if output is None:
@@ -78,7 +79,9 @@ def _read(file: str) -> np.ndarray:
     try:
         array: np.ndarray = np.load(file, allow_pickle=False)
     except ValueError as error:
-        raise click.BadParameter(f"{file} is no .npy file: {error}", param_hint="--input") from error
+        raise click.BadParameter(
+            f"{file} is no .npy file: {error}", param_hint="--input"
+        ) from error
     return array
 
 

@@ -127,9 +127,7 @@ def _train(task: Task, epochs: int, seed: int, console: Console) -> None:
             for images, labels in _batches(task.train, task.batch, rng):
                 loss = step(Tensor(images), Tensor(labels))
                 progress.advance(bar)
-            progress.update(
-                bar, description=f"epoch {epoch + 1}/{epochs}, loss {loss.item():.4f}"
-            )
+            progress.update(bar, description=f"epoch {epoch + 1}/{epochs}, loss {loss.item():.4f}")
     net.eval()
 
 

@@ -1,4 +1,4 @@
-"""Make a graph executable: specialise, lower, plan, and hand the program to whoever runs it best."""
+"""Make a graph executable: specialise, lower, plan, and hand the program to what runs it best."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Program: a graph specialised to concrete sizes, flat enough to run without looking anything up."""
+"""A Program: a graph of concrete sizes, flat enough to run without looking anything up."""
 
 from __future__ import annotations
 

@@ -280,9 +280,7 @@ def graph_from_json(
     reader.symbols(reader.want(data, "symbols", dict))
     for item in reader.want(data, "inputs", list):
         name = reader.want(item, "name", str)
-        reader.define(
-            reader.want(item, "value", int), graph.add_input(reader.spec(item), name)
-        )
+        reader.define(reader.want(item, "value", int), graph.add_input(reader.spec(item), name))
     shared: dict[str, Constant] = {}
     for item in reader.want(data, "constants", list):
         name = reader.want(item, "tensor", str)

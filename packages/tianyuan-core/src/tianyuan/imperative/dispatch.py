@@ -81,9 +81,7 @@ class _Plan:
         device = _common_device(op, specs)
         self.specs = op.infer(specs, attrs)
         if not specs and device != "cpu":
-            self.specs = tuple(
-                TensorSpec(s.shape, s.dtype, device, s.quant) for s in self.specs
-            )
+            self.specs = tuple(TensorSpec(s.shape, s.dtype, device, s.quant) for s in self.specs)
         call = Call(op, specs, self.specs, attrs, native.get_num_threads())
         kernel = registry.select(call, device).kernel
         self.run = bind_kernel(kernel, call)

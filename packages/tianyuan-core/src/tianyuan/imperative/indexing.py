@@ -102,9 +102,7 @@ def _without_masks(tensor: Any, key: Any) -> list[Any]:
         if not is_bool_array(item):
             items.append(item)
         elif consumed(item) == 0:
-            flag = (
-                bool(item) if not isinstance(item, Operand) else bool(concrete("index", item))
-            )
+            flag = bool(item) if not isinstance(item, Operand) else bool(concrete("index", item))
             items.append(Flag(np.zeros(int(flag), np.int64)))
         else:
             _check_mask(item.shape, tensor.shape[axis : axis + len(item.shape)])

@@ -15,7 +15,7 @@ class Recorder(Protocol):
     """What a trace offers to the imperative runtime; the graph room never appears here."""
 
     def lift(self, tensor: Tensor) -> Any:
-        """Return the graph value that stands for a tensor, capturing it if it comes from outside."""
+        """Return the graph value that stands for a tensor, capturing one from outside."""
 
     def record(self, op: Any, datas: list[Any], attrs: Any) -> list[Tensor]:
         """Append an op and return its outputs as traced tensors."""

@@ -38,6 +38,9 @@ class Tensor(Operand):
 
     __slots__ = ("_data", "_spec", "_grad", "name", "__weakref__", "__dict__")
 
+    _data: Any  # numpy array, a device's storage, or a value of the graph being traced
+    _spec: TensorSpec
+
     def __init__(
         self,
         data: Any,
@@ -112,7 +115,7 @@ class Tensor(Operand):
         return self._spec.quant
 
     @property
-    def T(self) -> Tensor:
+    def T(self) -> Tensor:  # noqa: N802
         """This tensor with its axes reversed."""
         return self.transpose()
 
@@ -161,9 +164,7 @@ class Tensor(Operand):
             TraceError: inside a trace, where the value is not known yet.
         """
         data = self._concrete("Tensor.numpy")
-        if isinstance(data, np.ndarray):
-            return data.copy()
-        return dispatch.to_host(registry.get_device_spec(self.device), data)
+        return np.array(dispatch.host_array(self, data))
 
     def item(self, *index: int) -> bool | int | float:
         """Return the only element, or the one at an index, as a Python scalar."""
@@ -306,7 +307,8 @@ class Tensor(Operand):
             self._data, self._spec = other._own() if shared else other._data, other._spec
 
     def __getitem__(self, key: Any) -> Tensor:
-        return indexing.getitem(self, key)
+        found: Tensor = indexing.getitem(self, key)
+        return found
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self._rebind(indexing.setitem(self, key, value))

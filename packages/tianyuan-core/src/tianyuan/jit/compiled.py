@@ -98,7 +98,8 @@ class CompiledGraph:
             if found is None:
                 found = compile_graph(self.graph, sizes, self._device, self._options())
                 # Compiling may have brought plugins in, which changes the generation.
-                self._programs[(*key[:-1], registry.generation)] = found
+                key = (*key[:-1], registry.generation)
+                self._programs[key] = found
                 if len(self._programs) > _PROGRAM_LIMIT:
                     self._programs.popitem(last=False)
             else:

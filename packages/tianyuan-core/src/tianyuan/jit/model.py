@@ -64,9 +64,7 @@ class Model:
     def _choice(self) -> Any:
         return registry.use_backend(self.backend) if self.backend else nullcontext()
 
-    def __call__(
-        self, *args: Any, out: Sequence[np.ndarray] | None = None, **kwargs: Any
-    ) -> Any:
+    def __call__(self, *args: Any, out: Sequence[np.ndarray] | None = None, **kwargs: Any) -> Any:
         """Run the model.
 
         Returns what it was given: arrays for arrays, tensors where an input is a tensor; a single
@@ -94,15 +92,11 @@ class Model:
     def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         names = list(self.input_specs)
         if len(args) > len(names):
-            raise TypeError(
-                f"model: too many inputs, got {len(args)}, expected {', '.join(names)}"
-            )
+            raise TypeError(f"model: too many inputs, got {len(args)}, expected {', '.join(names)}")
         given = dict(zip(names, args, strict=False))
         for name, value in kwargs.items():
             if name not in self.input_specs:
-                raise TypeError(
-                    f"model: unknown input, got {name!r}, expected {', '.join(names)}"
-                )
+                raise TypeError(f"model: unknown input, got {name!r}, expected {', '.join(names)}")
             if name in given:
                 raise TypeError(f"model: input {name!r} is given twice")
             given[name] = value
@@ -145,7 +139,7 @@ class Model:
         ]
         compiled = self._compiled_for(arrays, {})
         outputs = self._compiled.make_outputs(compiled)
-        found: list[float] = compiled.executable.profile(arrays, (), outputs)  # type: ignore[attr-defined]
+        found: list[float] = compiled.executable.profile(arrays, (), outputs)
         return found
 
     def _compiled_for(self, inputs: Sequence[Any], sizes: Mapping[str, int]) -> Any:

@@ -205,7 +205,7 @@ class trace:
             names = pytree.leaf_names(structure, "")
             inputs = [tracer.add_input(s, n) for s, n in zip(specs, names, strict=True)]
             arguments = pytree.unflatten(structure, inputs)
-            bound = inspect.BoundArguments(self._signature, arguments)  # type: ignore[arg-type]
+            bound = inspect.BoundArguments(self._signature, arguments)
             result = self._function(*bound.args, **bound.kwargs)
             leaves, out_structure = pytree.flatten(result, lambda leaf: isinstance(leaf, Tensor))
             tracer.graph.outputs = [tracer.lift(leaf) for leaf in leaves]
@@ -218,12 +218,8 @@ class trace:
                     tracer.graph.outputs.append(tracer.lift(grad))
             tracer.finish()
         # Host values are declared while the body runs but bound behind the arguments.
-        compiled = CompiledGraph(
-            tracer.graph, tracer.cells, tracer.hosts, level=self._level
-        )
-        return Traced(
-            tracer.graph, compiled, tracer, out_structure, len(leaves), tuple(grads)
-        )
+        compiled = CompiledGraph(tracer.graph, tracer.cells, tracer.hosts, level=self._level)
+        return Traced(tracer.graph, compiled, tracer, out_structure, len(leaves), tuple(grads))
 
     def explain(self) -> Explanation:
         """Show what runs each step of the program that the last call used.

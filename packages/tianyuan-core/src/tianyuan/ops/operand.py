@@ -68,10 +68,10 @@ class Operand:
         if isinstance(other, shapes.Dim):
             return self.extent(other, dtypes.promote_scalar(self.dtype, int))
         if isinstance(other, _SCALARS):
-            kind = type(other.item()) if isinstance(other, np.generic) else type(other)
-            if kind not in (bool, int, float):
+            scalar = other.item() if isinstance(other, np.generic) else other
+            if type(scalar) not in (bool, int, float):
                 return NotImplemented
-            return self.full((), other, dtypes.promote_scalar(self.dtype, kind))
+            return self.full((), scalar, dtypes.promote_scalar(self.dtype, type(scalar)))
         return NotImplemented
 
     def _binary(self, name: str, other: Any, swap: bool = False) -> Any:
