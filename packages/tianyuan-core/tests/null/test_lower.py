@@ -89,6 +89,15 @@ def test_one_blocked_step_is_not_worth_two_repackings(blocked):
     assert steps(lowered(b.returns(chain(b, count=1)))) == [("relu", PLAIN), ("conv2d", PLAIN)]
 
 
+def test_the_way_back_to_a_plain_output_counts(blocked):
+    blocked(conv=9.0, conv_plain=10.0, repack=0.7)
+    b = Build()
+    y = b.conv(b.input(1, 32, 4, 4), b.zeros(32, 32, 1, 1))
+    assert steps(lowered(b.returns(y))) == [("conv2d", PLAIN)]
+    b.graph.outputs = [b.softmax(y, axis=1)]
+    assert steps(lowered(b.graph)) == [("conv2d", PLAIN), ("softmax", PLAIN)]
+
+
 def test_whole_region_changes_where_no_single_step_would_gain(blocked):
     # Each convolution alone gains 3 and costs two repackings of 2; all three gain 9 and cost 4.
     blocked(conv=7.0, conv_plain=10.0, repack=2.0)

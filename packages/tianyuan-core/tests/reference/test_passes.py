@@ -193,6 +193,16 @@ def test_what_changes_something_stays(name):
     assert names(canonical(graph)) == names(graph)
 
 
+def test_widest_integers_do_not_survive_a_float():
+    b = Build()
+    x = b.input(4, dtype="int64")
+    y = b.cast(b.cast(x, dtype="float64"), dtype="int64")
+    assert names(canonical(b.returns(y))) == ["cast", "cast"]
+    narrow = b.input(4, dtype="int32")
+    y = b.cast(b.cast(narrow, dtype="float64"), dtype="int32")
+    assert names(canonical(b.returns(b.neg(y)))) == ["neg"]
+
+
 def test_chains_of_movement_become_one():
     b = Build()
     x = b.input(2, 3, 4)
