@@ -76,6 +76,7 @@ def _run_worker(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the loader decides what Ctrl-C means
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _info = info
+    outbox = handover.Outbox(prefix)
     random.seed(info.seed)
     np.random.seed(info.seed)
     try:
@@ -86,18 +87,20 @@ def _run_worker(
             request = pipe.recv()
             if request is None:
                 return
-            pipe.send(_answer(make, request, f"{prefix}{request[0]}"))
+            pipe.send(_answer(make, request, outbox))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # the loader is gone
 
 
-def _answer(make: Callable[[Any], Any], request: tuple[int, Any], name: str) -> tuple[str, Any]:
+def _answer(
+    make: Callable[[Any], Any], request: tuple[int, Any], outbox: handover.Outbox
+) -> tuple[str, Any]:
+    slot, wanted = request
     try:
-        return _DONE, handover.pack(make(request[1]), name)
+        return _DONE, outbox.pack(make(wanted), slot)
     except EndOfStreamError:
         return _ENDED, None
     except Exception:
-        handover.discard(name)
         return _FAILED, traceback.format_exc()[-_LONGEST:]
 
 
@@ -108,8 +111,9 @@ def _answer(make: Callable[[Any], Any], request: tuple[int, Any], name: str) -> 
 class _Worker:
     process: BaseProcess
     pipe: Connection
-    prefix: str
-    pending: deque[int] = field(default_factory=deque)
+    inbox: handover.Inbox
+    asked: int = 0
+    pending: deque[int] = field(default_factory=deque)  # numbers of the batches asked for
 
 
 class WorkerPool:
@@ -147,7 +151,7 @@ class WorkerPool:
         try:
             for index in range(count):
                 info = WorkerInfo(index, count, base + index, dataset)
-                self._workers.append(_start(info, make, f"{token}_{index}_"))
+                self._workers.append(_start(info, make, f"{token}_{index}"))
             self._turns = deque(self._workers)
             for worker in self._workers * AHEAD:
                 self._ask(worker)
@@ -187,11 +191,13 @@ class WorkerPool:
             request = next(self._requests)
         except StopIteration:
             return
-        number, sent = self._asked, False
+        # A slot is free again: its batch was taken before this request for the next one.
+        slot, sent = worker.asked % AHEAD, False
+        worker.pending.append(self._asked)
+        worker.asked += 1
         self._asked += 1
-        worker.pending.append(number)  # first, so that an interrupt leaves no segment behind
         with suppress(BrokenPipeError, ConnectionResetError):
-            worker.pipe.send((number, request))
+            worker.pipe.send((slot, request))
             sent = True
         if not sent:
             # Not raised above: its context would keep a pickler's buffer alive in a cycle.
@@ -220,9 +226,8 @@ class WorkerPool:
             raise RuntimeError(
                 f"DataLoader: batch {number} failed in worker {worker.process.name}:\n{value}"
             )
-        batch = None if state == _ENDED else handover.unpack(f"{worker.prefix}{number}", value)
         worker.pending.popleft()
-        return state, batch
+        return state, None if state == _ENDED else worker.inbox.unpack(value)
 
     @staticmethod
     def _death(worker: _Worker) -> RuntimeError:
@@ -231,6 +236,7 @@ class WorkerPool:
         how = f"exit code {code}"
         if code is not None and code < 0:
             how = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+            how += ": /dev/shm is full" if -code == signal.SIGBUS else ""
         return RuntimeError(
             f"DataLoader: worker {worker.process.name} (pid {worker.process.pid}) died, got {how}"
         )
@@ -254,7 +260,7 @@ def _start(info: WorkerInfo, make: Callable[[Any], Any], prefix: str) -> _Worker
         raise
     finally:
         theirs.close()
-    return _Worker(process, ours, prefix)
+    return _Worker(process, ours, handover.Inbox(prefix, AHEAD))
 
 
 def _end_workers(workers: list[_Worker], owner: int) -> None:
@@ -274,6 +280,5 @@ def _end_workers(workers: list[_Worker], owner: int) -> None:
             worker.process.join()
         worker.pipe.close()
         worker.process.close()
-        for number in worker.pending:
-            handover.discard(f"{worker.prefix}{number}")
+        worker.inbox.close()
     workers.clear()
