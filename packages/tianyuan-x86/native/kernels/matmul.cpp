@@ -82,39 +82,56 @@ Gemm part_of(const Gemm &whole, int64_t i0, int64_t i1, int64_t j0, int64_t j1) 
   return g;
 }
 
-// y[j] = sum of x[k] times a contiguous row of the matrix: four rows share each load of x.
-void dot_rows(const float *x, const float *matrix, int64_t row, int64_t k, int64_t rows, float *y) {
-  const int64_t full = k / VF * VF;
-  const vtail tail = vtail_of(k - full);
-  int64_t j = 0;
-  for (; j + 4 <= rows; j += 4) {
-    const float *r = matrix + j * row;
-    vf s0 = vzero(), s1 = vzero(), s2 = vzero(), s3 = vzero();
-    for (int64_t i = 0; i < full; i += VF) {
-      const vf v = vload(x + i);
-      s0 = vfma(v, vload(r + i), s0);
-      s1 = vfma(v, vload(r + row + i), s1);
-      s2 = vfma(v, vload(r + 2 * row + i), s2);
-      s3 = vfma(v, vload(r + 3 * row + i), s3);
+enum { DOTS = 4 };  // rows and columns of a tile of dot products
+
+// Dot products of ROWS rows of a with up to DOTS rows of b; both contiguous along k.
+template <int ROWS>
+void dot_tile(const float *a, int64_t a_row, const float *b, int64_t b_row, int64_t k, int64_t cols,
+              float *c, int64_t c_row) {
+  const float *from[DOTS];
+  for (int64_t j = 0; j < DOTS; ++j) from[j] = b + (j < cols ? j : 0) * b_row;
+  vf sums[ROWS][DOTS];
+#pragma GCC unroll 4
+  for (int i = 0; i < ROWS; ++i)
+#pragma GCC unroll 4
+    for (int j = 0; j < DOTS; ++j) sums[i][j] = vzero();
+  int64_t at = 0;
+  for (; at + VF <= k; at += VF) {
+    vf right[DOTS];
+#pragma GCC unroll 4
+    for (int j = 0; j < DOTS; ++j) right[j] = vload(from[j] + at);
+#pragma GCC unroll 4
+    for (int i = 0; i < ROWS; ++i) {
+      const vf left = vload(a + i * a_row + at);
+#pragma GCC unroll 4
+      for (int j = 0; j < DOTS; ++j) sums[i][j] = vfma(left, right[j], sums[i][j]);
     }
-    if (full < k) {
-      const vf v = vload_tail(x + full, tail);
-      s0 = vfma(v, vload_tail(r + full, tail), s0);
-      s1 = vfma(v, vload_tail(r + row + full, tail), s1);
-      s2 = vfma(v, vload_tail(r + 2 * row + full, tail), s2);
-      s3 = vfma(v, vload_tail(r + 3 * row + full, tail), s3);
-    }
-    y[j] = vhsum(s0);
-    y[j + 1] = vhsum(s1);
-    y[j + 2] = vhsum(s2);
-    y[j + 3] = vhsum(s3);
   }
-  for (; j < rows; ++j) {
-    const float *r = matrix + j * row;
-    vf s = vzero();
-    for (int64_t i = 0; i < full; i += VF) s = vfma(vload(x + i), vload(r + i), s);
-    if (full < k) s = vfma(vload_tail(x + full, tail), vload_tail(r + full, tail), s);
-    y[j] = vhsum(s);
+  const vtail tail = vtail_of(k - at);
+#pragma GCC unroll 4
+  for (int j = 0; j < DOTS; ++j) {
+    const vf right = vload_tail(from[j] + at, tail);
+#pragma GCC unroll 4
+    for (int i = 0; i < ROWS; ++i)
+      sums[i][j] = vfma(vload_tail(a + i * a_row + at, tail), right, sums[i][j]);
+  }
+  for (int i = 0; i < ROWS; ++i)
+    for (int j = 0; j < cols; ++j) c[i * c_row + j] = vhsum(sums[i][j]);
+}
+
+// c = a b' for few rows of a, where packing b would cost more than it saves.
+void multiply_dots(const float *a, int64_t a_row, int64_t rows, const float *b, int64_t b_row,
+                   int64_t cols, int64_t k, float *c, int64_t c_row) {
+  for (int64_t j = 0; j < cols; j += DOTS) {
+    const int64_t some = cols - j < DOTS ? cols - j : static_cast<int64_t>(DOTS);
+    const float *right = b + j * b_row;
+    int64_t i = 0;
+    for (; i + 4 <= rows; i += 4)
+      dot_tile<4>(a + i * a_row, a_row, right, b_row, k, some, c + i * c_row + j, c_row);
+    for (; i + 2 <= rows; i += 2)
+      dot_tile<2>(a + i * a_row, a_row, right, b_row, k, some, c + i * c_row + j, c_row);
+    if (i < rows)
+      dot_tile<1>(a + i * a_row, a_row, right, b_row, k, some, c + i * c_row + j, c_row);
   }
 }
 
@@ -144,38 +161,45 @@ void add_rows(const float *x, const float *matrix, int64_t row, int64_t k, int64
   }
 }
 
-// Bias, residual and activation over what a matrix-vector product left in c.
-void finish_vector(const Gemm &g) {
-  const bool row = g.m == 1;
-  const int64_t count = row ? g.n : g.m;
-  if (!g.bias && !g.residual && g.epilogue.activation == ACT_IDENTITY) return;
+// Bias, residual and activation over a contiguous run of results; `bias` has a value for each, or
+// one for all.
+void finish_run(const Gemm &g, float *c, const float *residual, int64_t count, bool one_bias) {
+  if (!g.bias && !residual && g.epilogue.activation == ACT_IDENTITY) return;
   for (int64_t i = 0; i < count; i += VF) {
     const vtail tail = vtail_of(count - i);
-    vf x = vload_tail(g.c + i, tail);
-    if (g.bias) x = vadd(x, row ? vload_tail(g.bias + i, tail) : vset1(g.bias[0]));
-    if (g.residual) x = vadd(x, vload_tail(g.residual + i, tail));
-    vstore_tail(g.c + i, activate(x, g.epilogue), tail);
+    vf x = vload_tail(c + i, tail);
+    if (g.bias) x = vadd(x, one_bias ? vset1(g.bias[0]) : vload_tail(g.bias + i, tail));
+    if (residual) x = vadd(x, vload_tail(residual + i, tail));
+    vstore_tail(c + i, activate(x, g.epilogue), tail);
   }
 }
 
-// A product with one row or one column, over dense operands.
-void multiply_vector(const Gemm &g) {
-  if (g.m == 1) {
-    if (g.b_column == 1)
-      add_rows(g.a, g.b, g.b_step, g.k, g.n, g.c);
+enum { THIN_ROWS = TY_VF == 16 ? 12 : 8 };
+
+// Few rows of a: whether dot products along k, or sums of rows of b, need no packing.
+bool is_thin(const Gemm &g) {
+  if (g.m == 1 || g.n == 1) return true;
+  return g.m <= THIN_ROWS && g.a_step == 1 && g.b_step == 1 && g.k >= 4 * VF;
+}
+
+// A thin product. A vector's stride is 1 whether or not the operand counts as transposed, and a
+// column of c is contiguous where n is 1.
+void multiply_thin(const Gemm &g) {
+  if (g.n == 1) {
+    if (g.a_row == 1)
+      add_rows(g.b, g.a, g.a_step, g.k, g.m, g.c);
     else
-      dot_rows(g.a, g.b, g.b_column, g.k, g.n, g.c);
-  } else if (g.a_row == 1) {
-    add_rows(g.b, g.a, g.a_step, g.k, g.m, g.c);
-  } else {
-    dot_rows(g.b, g.a, g.a_row, g.k, g.m, g.c);
+      multiply_dots(g.b, 0, 1, g.a, g.a_row, g.m, g.k, g.c, 0);
+    finish_run(g, g.c, g.residual, g.m, true);
+    return;
   }
-  finish_vector(g);
+  if (g.m == 1 && g.b_column == 1)
+    add_rows(g.a, g.b, g.b_step, g.k, g.n, g.c);
+  else
+    multiply_dots(g.a, g.a_row, g.m, g.b, g.b_column, g.n, g.k, g.c, g.c_row);
+  for (int64_t i = 0; i < g.m; ++i)
+    finish_run(g, g.c + i * g.c_row, g.residual ? g.residual + i * g.c_row : nullptr, g.n, false);
 }
-
-// A vector's stride is 1 whether or not the operand counts as transposed, and a column of c is
-// contiguous where n is 1.
-bool is_vector(const Gemm &g) { return g.m == 1 || g.n == 1; }
 
 struct Parts {
   int64_t rows, cols, row_step, col_step;
@@ -210,6 +234,7 @@ Parts parts_of(const Gemm &g, int64_t wanted) {
 
 int run_product(const ty_ctx *ctx, const Product &p, void *workspace) {
   const Gemm &g = p.gemm;
+  const bool thin = is_thin(g);
   if (p.batch == 0 || g.m == 0 || g.n == 0) return 0;
   const int64_t wanted = p.batch >= 2 * ctx->threads ? 1 : ctx->threads;
   const Parts parts = parts_of(g, wanted);
@@ -225,8 +250,8 @@ int run_product(const ty_ctx *ctx, const Product &p, void *workspace) {
       const int64_t i1 = i + parts.row_step < g.m ? i + parts.row_step : g.m;
       const int64_t j1 = j + parts.col_step < g.n ? j + parts.col_step : g.n;
       const Gemm part = part_of(item, i, i1, j, j1);
-      if (is_vector(g))
-        multiply_vector(part);
+      if (thin)
+        multiply_thin(part);
       else
         gemm(part, static_cast<float *>(workspace) + slot * per_slot);
     }

@@ -11,6 +11,21 @@ enum { BLOCK_K = 384, BLOCK_M = 12 * TILE_ROWS, BLOCK_N = 2048 };
 TY_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 TY_INLINE int64_t round_up(int64_t a, int64_t to) { return (a + to - 1) / to * to; }
 
+// One panel of rows that lie contiguous, transposed in registers.
+void pack_a_rows(float *to, const float *a, int64_t a_row, int64_t height, int64_t depth) {
+  const vtail lanes = vtail_of(height);
+  for (int64_t k = 0; k < depth; k += VF) {
+    const int64_t some = least(VF, depth - k);
+    const vtail tail = vtail_of(some);
+    vf block[VF];
+#pragma GCC unroll 16
+    for (int r = 0; r < VF; ++r)
+      block[r] = r < height ? vload_tail(a + r * a_row + k, tail) : vzero();
+    vtranspose(block);
+    for (int64_t r = 0; r < some; ++r) vstore_tail(to + (k + r) * height, block[r], lanes);
+  }
+}
+
 // Panels of up to TILE_ROWS rows, k-major; the last panel is as narrow as its rows.
 void pack_a(float *to, const float *a, int64_t a_row, int64_t a_step, int64_t rows, int64_t depth) {
   for (int64_t i = 0; i < rows; i += TILE_ROWS) {
@@ -20,6 +35,8 @@ void pack_a(float *to, const float *a, int64_t a_row, int64_t a_step, int64_t ro
       const vtail tail = vtail_of(height);
       for (int64_t k = 0; k < depth; ++k)
         vstore_tail(to + k * height, vload_tail(from + k * a_step, tail), tail);
+    } else if (a_step == 1) {
+      pack_a_rows(to, from, a_row, height, depth);
     } else {
       for (int64_t r = 0; r < height; ++r)
         for (int64_t k = 0; k < depth; ++k) to[k * height + r] = from[r * a_row + k * a_step];
