@@ -65,8 +65,36 @@ int layer_norm(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, c
   return 0;
 }
 
-// dx = s (h - mean(h) - n mean(h n)) with n the normalised row and h = g * weight. Adds g n to
-// dweight and g to dbias.
+// Adds a float vector to VF doubles.
+TY_INLINE void add_wide(double *to, vf x) {
+  float lanes[VF];
+  vstore(lanes, x);
+  for (int i = 0; i < VF; ++i) to[i] += lanes[i];
+}
+
+// Sums of h = g * weight and of h * (x - center); adds g (x - center) s to dweight and g to dbias,
+// which have room for whole vectors.
+void weighted_sums(const float *x, const float *g, const float *weight, int64_t n, float center,
+                   float s, double *dweight, double *dbias, double *sum, double *product) {
+  const vf c = vset1(center), scale = vset1(s);
+  for (int64_t at = 0; at < n; at += MOMENT_BLOCK) {
+    const int64_t end = n - at < MOMENT_BLOCK ? n : at + MOMENT_BLOCK;
+    vf first = vzero(), second = vzero();
+    for (int64_t i = at; i < end; i += VF) {
+      const vtail t = vtail_of(end - i);
+      const vf grad = vload_tail(g + i, t), away = vsub(vload_tail(x + i, t), c);
+      const vf h = vmul(grad, vload_tail(weight + i, t));
+      first = vadd(first, h);
+      second = vfma(h, away, second);
+      add_wide(dweight + i, vmul(grad, vmul(away, scale)));
+      add_wide(dbias + i, grad);
+    }
+    *sum += vhsum(first);
+    *product += vhsum(second);
+  }
+}
+
+// dx = s (h - mean(h) - n mean(h n)) with n the normalised row, s its scale and h = g * weight.
 void gradient_row(const float *x, const float *g, const float *weight, float *dx, int64_t n,
                   double eps, double *dweight, double *dbias) {
   const Moments m = moments_of(x, n);
@@ -74,20 +102,17 @@ void gradient_row(const float *x, const float *g, const float *weight, float *dx
   double sum = 0.0, product = 0.0;
   if (weight == nullptr) {
     gradient_sums(x, g, n, center, &sum, &product);
-    product *= s;
   } else {
-    for (int64_t i = 0; i < n; ++i) {
-      const float normal = (x[i] - center) * s, h = g[i] * weight[i];
-      sum += h;
-      product += (double)h * normal;
-      dweight[i] += (double)g[i] * normal;
-      dbias[i] += g[i];
-    }
+    weighted_sums(x, g, weight, n, center, s, dweight, dbias, &sum, &product);
   }
-  const float mean = (float)(sum / (double)n), along = (float)(product / (double)n);
-  for (int64_t i = 0; i < n; ++i) {
-    const float normal = (x[i] - center) * s, h = weight == nullptr ? g[i] : g[i] * weight[i];
-    dx[i] = s * (h - mean - normal * along);
+  const vf c = vset1(center), scale = vset1(s), mean = vset1((float)(sum / (double)n));
+  const vf along = vset1((float)(product * s * s / (double)n));
+  for (int64_t i = 0; i < n; i += VF) {
+    const vtail t = vtail_of(n - i);
+    const vf grad = vload_tail(g + i, t);
+    const vf h = weight == nullptr ? grad : vmul(grad, vload_tail(weight + i, t));
+    const vf rest = vfnma(vsub(vload_tail(x + i, t), c), along, vsub(h, mean));
+    vstore_tail(dx + i, vmul(scale, rest), t);
   }
 }
 
@@ -102,16 +127,17 @@ int layer_norm_backward(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *o
   const float *weight = attrs->affine ? static_cast<const float *>(inputs[2].data) : nullptr;
   float *dx = static_cast<float *>(outputs[0].data);
   double *sums = static_cast<double *>(workspace);
-  if (weight != nullptr) memset(sums, 0, (size_t)(PARTS * 2 * r.length) * sizeof(double));
+  const int64_t room = (r.length + VF - 1) / VF * VF;
+  if (weight != nullptr) memset(sums, 0, (size_t)(PARTS * 2 * room) * sizeof(double));
   ty_parallel(ctx, PARTS, ROW_GRAIN * PARTS / (r.length * r.count + 1) + 1,
               [&](int64_t begin, int64_t end, int32_t) {
                 for (int64_t part = begin; part < end; ++part) {
-                  double *mine = weight == nullptr ? nullptr : sums + part * 2 * r.length;
+                  double *mine = weight == nullptr ? nullptr : sums + part * 2 * room;
                   const int64_t last = r.count * (part + 1) / PARTS;
                   for (int64_t i = r.count * part / PARTS; i < last; ++i) {
                     gradient_row(x + i * r.length, g + i * r.length, weight, dx + i * r.length,
                                  r.length, attrs->eps, mine,
-                                 weight == nullptr ? nullptr : mine + r.length);
+                                 weight == nullptr ? nullptr : mine + room);
                   }
                 }
               });
@@ -121,8 +147,8 @@ int layer_norm_backward(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *o
   for (int64_t i = 0; i < r.length; ++i) {
     double product = 0.0, sum = 0.0;
     for (int64_t part = 0; part < PARTS; ++part) {
-      product += sums[part * 2 * r.length + i];
-      sum += sums[(part * 2 + 1) * r.length + i];
+      product += sums[part * 2 * room + i];
+      sum += sums[(part * 2 + 1) * room + i];
     }
     dweight[i] = (float)product;
     dbias[i] = (float)sum;

@@ -57,7 +57,7 @@ void max_plane(const Pooling &p, const float *x, float *y, float *row) {
 }
 
 int64_t padded_width(const Pooling &p) {
-  return p.w.size + (p.w.outputs - 1) * p.w.stride + p.w.kernel + p.w.padding + 64;
+  return p.w.size + p.w.outputs * p.w.stride + p.w.kernel + p.w.padding + 64;
 }
 
 int max_pool2d(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *raw,
@@ -89,50 +89,139 @@ TY_INLINE int64_t argmax_of(const float *x, int64_t width, Span rows, Span colum
   return at;
 }
 
-// Runs body(output offset, argmax offset) for every window of a plane.
-template <class Body>
-TY_INLINE void for_argmax(const Pooling &p, const float *x, const Body &body) {
-  for (int64_t oh = 0; oh < p.h.outputs; ++oh) {
-    const Span rows = p.h.at(oh);
-    for (int64_t ow = 0; ow < p.w.outputs; ++ow) {
-      body(oh * p.w.outputs + ow, argmax_of(x, p.w.size, rows, p.w.at(ow)));
+// Room of one thread for fixed windows: a padded input row, the same by phases, the best values and
+// where they lie.
+struct Scratch {
+  float *row, *phases, *best;
+  int32_t *at;
+};
+
+Scratch scratch_of(const Pooling &p, void *workspace, int32_t slot) {
+  const int64_t width = padded_width(p);
+  float *base = static_cast<float *>(workspace) + slot * 2 * (width + p.w.outputs);
+  float *best = base + 2 * width;
+  return {base, base + width, best, reinterpret_cast<int32_t *>(best + p.w.outputs)};
+}
+
+TY_INLINE vi lane_numbers() {
+  int32_t numbers[VF];
+  for (int i = 0; i < VF; ++i) numbers[i] = i;
+  return vi_load(numbers);
+}
+
+// Compares the k-th element of every window of a row with the best so far. `phases` holds the row's
+// elements by their remainder of the stride, so that neighbouring windows read neighbours.
+void compare_row(const Pooling &p, const Scratch &s, const float *phases, int64_t length,
+                 int32_t offset) {
+  const int64_t n = p.w.outputs, step = p.w.stride;
+  const vi lanes = vi_mul(lane_numbers(), vi_set1((int32_t)step));
+  for (int64_t k = 0; k < p.w.kernel; ++k) {
+    const float *from = phases + k % step * length + k / step;
+    for (int64_t i = 0; i < n; i += VF) {
+      const vtail t = vtail_of(n - i);
+      const vf value = vload_tail(from + i, t), best = vload_tail(s.best + i, t);
+      const vi at = vi_load_tail(s.at + i, t);
+      const vi here = vi_add(lanes, vi_set1(offset + (int32_t)(i * step + k)));
+      const vm better = vm_and(vm_not(visnan(best)), vm_not(vle(value, best)));
+      vstore_tail(s.best + i, vselect(better, value, best), t);
+      vi_store_tail(s.at + i, vi_select(better, here, at), t);
     }
   }
 }
 
-int max_forward(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const Pooling &p) {
+// Sorts a padded row by the remainder of the stride; returns the elements of a phase.
+int64_t split_phases(const float *row, float *phases, int64_t width, int64_t stride) {
+  const int64_t length = (width + stride - 1) / stride;
+  if (stride == 2) {
+    for (int64_t i = 0; i < width / 2; ++i) {
+      phases[i] = row[2 * i];
+      phases[length + i] = row[2 * i + 1];
+    }
+    if (width % 2) phases[length - 1] = row[width - 1];
+    return length;
+  }
+  for (int64_t i = 0; i < width; ++i) phases[i % stride * length + i / stride] = row[i];
+  return length;
+}
+
+// Finds the argmax of all windows of an output row side by side.
+void argmax_row(const Pooling &p, const float *x, int64_t oh, const Scratch &s) {
+  const Span rows = p.h.at(oh);
+  for (int64_t i = 0; i < p.w.outputs; ++i) {
+    s.at[i] = (int32_t)(rows.begin * p.w.size + p.w.at(i).begin);
+    s.best[i] = x[s.at[i]];
+  }
+  const int64_t width = (p.w.outputs - 1) * p.w.stride + p.w.kernel;
+  const int64_t inside = width - p.w.padding;
+  const int64_t used = inside < p.w.size ? inside : p.w.size;
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    memcpy(s.row + p.w.padding, x + r * p.w.size, (size_t)used * sizeof(float));
+    const int64_t length =
+        p.w.stride == 1 ? width : split_phases(s.row, s.phases, width, p.w.stride);
+    const float *phases = p.w.stride == 1 ? s.row : s.phases;
+    compare_row(p, s, phases, length, (int32_t)(r * p.w.size - p.w.padding));
+  }
+}
+
+// Runs body(output offset, argmax offset) for every window of a plane. Without a workspace the
+// windows, which may then be adaptive, are searched one by one.
+template <class Body>
+TY_INLINE void for_argmax(const Pooling &p, const float *x, void *workspace, int32_t slot,
+                          const Body &body) {
+  if (workspace == nullptr || p.w.kernel == 0) {
+    for (int64_t oh = 0; oh < p.h.outputs; ++oh) {
+      const Span rows = p.h.at(oh);
+      for (int64_t ow = 0; ow < p.w.outputs; ++ow) {
+        body(oh * p.w.outputs + ow, argmax_of(x, p.w.size, rows, p.w.at(ow)));
+      }
+    }
+    return;
+  }
+  const Scratch s = scratch_of(p, workspace, slot);
+  for (int64_t i = 0; i < padded_width(p); ++i) s.row[i] = -__builtin_inff();
+  for (int64_t oh = 0; oh < p.h.outputs; ++oh) {
+    argmax_row(p, x, oh, s);
+    for (int64_t ow = 0; ow < p.w.outputs; ++ow) body(oh * p.w.outputs + ow, s.at[ow]);
+  }
+}
+
+int max_forward(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const Pooling &p,
+                void *workspace) {
   const float *x = static_cast<const float *>(inputs[0].data);
   float *y = static_cast<float *>(outputs[0].data);
-  for_planes(ctx, p, [&](int64_t i, int32_t) {
+  for_planes(ctx, p, [&](int64_t i, int32_t slot) {
     const float *from = x + i * p.inputs();
     float *to = y + i * p.outputs();
-    for_argmax(p, from, [&](int64_t o, int64_t at) { to[o] = from[at]; });
+    for_argmax(p, from, workspace, slot, [&](int64_t o, int64_t at) { to[o] = from[at]; });
   });
   return 0;
 }
 
-int max_backward(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
-                 const Pooling &p) {
+int max_backward(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const Pooling &p,
+                 void *workspace) {
   const float *x = static_cast<const float *>(inputs[0].data);
   const float *g = static_cast<const float *>(inputs[1].data);
   float *dx = static_cast<float *>(outputs[0].data);
-  for_planes(ctx, p, [&](int64_t i, int32_t) {
+  for_planes(ctx, p, [&](int64_t i, int32_t slot) {
     const float *grad = g + i * p.outputs();
     float *to = dx + i * p.inputs();
     memset(to, 0, (size_t)p.inputs() * sizeof(float));
-    for_argmax(p, x + i * p.inputs(), [&](int64_t o, int64_t at) { to[at] += grad[o]; });
+    for_argmax(p, x + i * p.inputs(), workspace, slot,
+               [&](int64_t o, int64_t at) { to[at] += grad[o]; });
   });
   return 0;
 }
 
-int max_pick(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const Pooling &p) {
+int max_pick(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const Pooling &p,
+                void *workspace) {
   const float *x = static_cast<const float *>(inputs[0].data);
   const float *t = static_cast<const float *>(inputs[1].data);
   float *y = static_cast<float *>(outputs[0].data);
-  for_planes(ctx, p, [&](int64_t i, int32_t) {
+  for_planes(ctx, p, [&](int64_t i, int32_t slot) {
     const float *from = t + i * p.inputs();
     float *to = y + i * p.outputs();
-    for_argmax(p, x + i * p.inputs(), [&](int64_t o, int64_t at) { to[o] = from[at]; });
+    for_argmax(p, x + i * p.inputs(), workspace, slot,
+               [&](int64_t o, int64_t at) { to[o] = from[at]; });
   });
   return 0;
 }
@@ -200,15 +289,13 @@ int average_backward(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outp
   const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *raw, void *ws
 
 int max_pool2d_backward(ARGUMENTS) {
-  (void)ws;
   const auto *attrs = reinterpret_cast<const ty_max_pool2d_backward_attrs *>(raw);
-  return max_backward(ctx, inputs, outputs, TY_FIXED_POOLING(attrs, inputs[0], inputs[1]));
+  return max_backward(ctx, inputs, outputs, TY_FIXED_POOLING(attrs, inputs[0], inputs[1]), ws);
 }
 
 int max_pool2d_pick(ARGUMENTS) {
-  (void)ws;
   const auto *attrs = reinterpret_cast<const ty_max_pool2d_pick_attrs *>(raw);
-  return max_pick(ctx, inputs, outputs, TY_FIXED_POOLING(attrs, inputs[0], outputs[0]));
+  return max_pick(ctx, inputs, outputs, TY_FIXED_POOLING(attrs, inputs[0], outputs[0]), ws);
 }
 
 int avg_pool2d(ARGUMENTS) {
@@ -236,18 +323,18 @@ int adaptive_avg_pool2d_backward(ARGUMENTS) {
 }
 
 int adaptive_max_pool2d(ARGUMENTS) {
-  (void)raw, (void)ws;
-  return max_forward(ctx, inputs, outputs, pooling_of(inputs[0], outputs[0]));
+  (void)raw;
+  return max_forward(ctx, inputs, outputs, pooling_of(inputs[0], outputs[0]), ws);
 }
 
 int adaptive_max_pool2d_backward(ARGUMENTS) {
-  (void)raw, (void)ws;
-  return max_backward(ctx, inputs, outputs, pooling_of(inputs[0], inputs[1]));
+  (void)raw;
+  return max_backward(ctx, inputs, outputs, pooling_of(inputs[0], inputs[1]), ws);
 }
 
 int adaptive_max_pool2d_pick(ARGUMENTS) {
-  (void)raw, (void)ws;
-  return max_pick(ctx, inputs, outputs, pooling_of(inputs[0], outputs[0]));
+  (void)raw;
+  return max_pick(ctx, inputs, outputs, pooling_of(inputs[0], outputs[0]), ws);
 }
 
 }  // namespace

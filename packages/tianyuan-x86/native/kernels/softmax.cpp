@@ -310,6 +310,14 @@ int cumulate(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, con
   const T *x = static_cast<const T *>(inputs[0].data);
   T *y = static_cast<T *>(outputs[0].data);
   for_tiles(ctx, a, [&](int64_t o, int64_t column, int64_t n) {
+    if (a.inner == 1) {
+      A total = Product ? A(1) : A(0);
+      for (int64_t i = o * a.axis; i < (o + 1) * a.axis; ++i) {
+        total = Product ? total * (A)x[i] : total + (A)x[i];
+        y[i] = (T)total;
+      }
+      return;
+    }
     A running[COLUMNS];
     for (int64_t i = 0; i < n; ++i) running[i] = Product ? A(1) : A(0);
     for (int64_t r = 0; r < a.axis; ++r) {

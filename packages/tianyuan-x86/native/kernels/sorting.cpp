@@ -9,6 +9,7 @@ namespace {
 
 static constexpr int64_t SORT_GRAIN = 4096;
 static constexpr int64_t SMALL = 48;  // from here down insertion beats radix
+static constexpr int64_t SELECT = 16;  // results up to which selection beats sorting
 
 // NaN is the largest key and both zeros are one.
 inline uint32_t key_of(float x) {
@@ -51,6 +52,18 @@ void radix_sort(uint64_t *items, uint64_t *spare, int64_t n) {
   if (from != items) memcpy(items, from, (size_t)n * sizeof(uint64_t));
 }
 
+// Keeps the first `keep` items in order at the front of `items`, of which few replace a kept one.
+void select_first(uint64_t *items, int64_t n, int64_t keep) {
+  insertion_sort(items, keep);
+  for (int64_t i = keep; i < n; ++i) {
+    const uint64_t item = items[i];
+    if (item > items[keep - 1]) continue;
+    int64_t at = keep - 1;
+    for (; at > 0 && items[at - 1] > item; --at) items[at] = items[at - 1];
+    items[at] = item;
+  }
+}
+
 // Orders one lane whose elements are `stride` apart and writes the first `keep`.
 template <class T>
 void order_lane(const T *x, T *values, int32_t *indices, int64_t n, int64_t keep, int64_t stride,
@@ -61,6 +74,8 @@ void order_lane(const T *x, T *values, int32_t *indices, int64_t n, int64_t keep
   }
   if (n <= SMALL) {
     insertion_sort(items, n);
+  } else if (keep > 0 && keep <= SELECT) {
+    select_first(items, n, keep);
   } else {
     radix_sort(items, items + n, n);
   }

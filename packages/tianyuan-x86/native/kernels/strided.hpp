@@ -80,18 +80,68 @@ inline void copy_line(const T *from, int64_t from_step, T *to, int64_t to_step, 
   }
 }
 
+// The next row of the axes before the last one: offsets move by steps, without a division.
+inline void advance(const Strided &s, int64_t *index, int64_t *from, int64_t *to) {
+  for (int d = s.ndim - 2; d >= 0; --d) {
+    *from += s.from[d];
+    *to += s.to[d];
+    if (++index[d] < s.shape[d]) return;
+    *from -= s.from[d] * s.shape[d];
+    *to -= s.to[d] * s.shape[d];
+    index[d] = 0;
+  }
+}
+
+// Short rows of equal length: a fixed size lets the copy be a few moves.
+template <class T>
+inline void copy_short(const T *from, T *to, int64_t n) {
+  const int64_t bytes = n * (int64_t)sizeof(T);
+  const char *a = reinterpret_cast<const char *>(from);
+  char *b = reinterpret_cast<char *>(to);
+  int64_t i = 0;
+  for (; i + 32 <= bytes; i += 32)
+    _mm256_storeu_si256((__m256i *)(b + i), _mm256_loadu_si256((const __m256i *)(a + i)));
+  for (i /= (int64_t)sizeof(T); i < n; ++i) to[i] = from[i];
+}
+
+template <class T>
+inline void copy_rows(const Strided &s, const T *from, T *to, int64_t begin, int64_t end) {
+  const int last = s.ndim - 1;
+  const int64_t run = s.shape[last];
+  const bool dense = s.from[last] == 1 && s.to[last] == 1 && run * sizeof(T) <= 512;
+  int64_t index[TY_MAX_DIMS], a, b, rest = begin;
+  offsets_of(s, begin, last, last, &a, &b);
+  for (int d = last - 1; d >= 0; --d) {
+    index[d] = rest % s.shape[d];
+    rest /= s.shape[d];
+  }
+  for (int64_t row = begin; row < end; ++row) {
+    if (dense) {
+      copy_short(from + a, to + b, run);
+    } else {
+      copy_line(from + a, s.from[last], to + b, s.to[last], run);
+    }
+    advance(s, index, &a, &b);
+  }
+}
+
 template <class T>
 inline void copy_lines(const ty_ctx *ctx, const Strided &s, const T *from, T *to) {
   const int last = s.ndim - 1;
   const int64_t run = s.shape[last], outer = volume(s) / run;
-  const int64_t chunk = run < COPY_GRAIN ? run : COPY_GRAIN, chunks = (run + chunk - 1) / chunk;
-  ty_parallel(ctx, outer * chunks, COPY_GRAIN / chunk, [&](int64_t begin, int64_t end, int32_t) {
+  if (run < COPY_GRAIN) {
+    ty_parallel(ctx, outer, COPY_GRAIN / run,
+                [&](int64_t begin, int64_t end, int32_t) { copy_rows(s, from, to, begin, end); });
+    return;
+  }
+  const int64_t chunks = (run + COPY_GRAIN - 1) / COPY_GRAIN;
+  ty_parallel(ctx, outer * chunks, 1, [&](int64_t begin, int64_t end, int32_t) {
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t at = i % chunks * chunk, n = run - at < chunk ? run - at : chunk;
+      const int64_t at = i % chunks * COPY_GRAIN;
       int64_t a, b;
       offsets_of(s, i / chunks, last, last, &a, &b);
       copy_line(from + a + at * s.from[last], s.from[last], to + b + at * s.to[last], s.to[last],
-                n);
+                run - at < COPY_GRAIN ? run - at : COPY_GRAIN);
     }
   });
 }

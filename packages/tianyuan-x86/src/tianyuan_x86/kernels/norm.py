@@ -29,7 +29,8 @@ def _needs_rank(call: Call) -> str | None:
 def _gradient_workspace(call: Call) -> int:
     if not call.attrs.affine:
         return 0
-    return _PARTS * 2 * call.inputs[2].size * 8
+    whole_vectors = -(-call.inputs[2].size // 16) * 16
+    return _PARTS * 2 * whole_vectors * 8
 
 
 def _batch(tier: Tier) -> list[Kernel]:

@@ -13,11 +13,21 @@ from .layouts import activation_layout
 _ROOM = 64  # floats behind the padded row of max pooling, as in native/kernels/pool.cpp
 
 
-def _max_row_bytes(call: Call) -> int:
+def _padded_width(call: Call, outputs: int) -> int:
     kernel, stride, padding = call.attrs.kernel, call.attrs.stride, call.attrs.padding
-    width, outputs = int(call.inputs[0].shape[3]), int(call.outputs[0].shape[3])
-    row = width + (outputs - 1) * int(stride[1]) + int(kernel[1]) + int(padding[1]) + _ROOM
-    return max(1, call.threads) * row * 4
+    width = int(call.inputs[0].shape[3])
+    return width + outputs * int(stride[1]) + int(kernel[1]) + int(padding[1]) + _ROOM
+
+
+def _max_row_bytes(call: Call) -> int:
+    return max(1, call.threads) * _padded_width(call, int(call.outputs[0].shape[3])) * 4
+
+
+def _argmax_bytes(call: Call) -> int:
+    """Return the room for a padded row, twice, and an output row's best values and places."""
+    pooled = call.inputs[1] if call.op.name == "max_pool2d_backward" else call.outputs[0]
+    outputs = int(pooled.shape[3])
+    return max(1, call.threads) * 2 * (_padded_width(call, outputs) + outputs) * 4
 
 
 def _row_bytes(call: Call) -> int:
@@ -58,14 +68,15 @@ def _average_cost(call: Call) -> float:
 def _plain(tier: Tier) -> list[Kernel]:
     rooms: dict[str, tuple[Callable[[Call], int], float]] = {
         "max_pool2d": (_max_row_bytes, 0.15),
+        "max_pool2d_backward": (_argmax_bytes, 0.3),
+        "max_pool2d_pick": (_argmax_bytes, 0.3),
         "avg_pool2d": (_row_bytes, 0.3),
         "avg_pool2d_backward": (_row_bytes, 0.3),
         "adaptive_avg_pool2d": (_row_bytes, 0.3),
         "adaptive_avg_pool2d_backward": (_row_bytes, 0.3),
     }
     without = (
-        "max_pool2d_backward", "max_pool2d_pick", "adaptive_max_pool2d",
-        "adaptive_max_pool2d_backward", "adaptive_max_pool2d_pick",
+        "adaptive_max_pool2d", "adaptive_max_pool2d_backward", "adaptive_max_pool2d_pick",
     )  # fmt: skip
     found = [
         tier.kernel(
