@@ -1,20 +1,22 @@
 // A fork-join thread pool: one parallel loop at a time, low latency, pieces that do not depend on
 // the number of threads.
 //
-// The thread that calls parallel_for takes part itself. Workers spin for a moment after a loop, so
-// that the next kernel finds them awake, then park. A caller that finds the pool busy with another
-// thread's loop runs its own pieces itself, and so does a call from inside a piece. After fork()
-// the child has no workers; it starts new ones at its next loop.
+// The thread that calls parallel_for takes part itself and calls as many workers as the loop can
+// use; the others sleep on. Workers spin for a moment after a loop, so that the next kernel finds
+// them awake, then park. A caller that finds the pool busy with another thread's loop runs its own
+// pieces itself, and so does a call from inside a piece. After fork() the child has no workers; it
+// starts new ones at its next loop.
 #pragma once
 
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
-#include <new>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tianyuan/abi.h"
@@ -92,7 +94,21 @@ class ThreadPool {
     int64_t piece = 1;
     int32_t limit = 1;
     alignas(64) std::atomic<int64_t> next{0};
-    std::atomic<int32_t> slots{1};
+  };
+
+  // A thread of the pool; each waits on memory of its own.
+  struct alignas(64) Worker {
+    std::atomic<uint64_t> calls{0};  // grows when the worker is to look at the job
+    std::atomic<bool> parked{false};
+    std::mutex park;
+    std::condition_variable wake;
+    std::thread thread;
+
+    void notify() {
+      if (!parked.load()) return;
+      std::lock_guard<std::mutex> hold(park);
+      wake.notify_one();
+    }
   };
 
   // Everything that fork() leaves unusable in the child.
@@ -100,15 +116,11 @@ class ThreadPool {
     explicit State(uint64_t forks) : born(forks) {}
     const uint64_t born;
     std::mutex owner;  // held by the thread whose loop runs
-    std::vector<std::thread> workers;
+    std::vector<std::unique_ptr<Worker>> workers;
     Job job;
-    alignas(64) std::atomic<uint64_t> epoch{0};  // grows with each loop
     alignas(64) std::atomic<int32_t> inside{0};  // workers that may look at the job
     std::atomic<bool> open{false};               // whether the job may be looked at
     std::atomic<bool> stopping{false};
-    alignas(64) std::atomic<int32_t> parked{0};
-    std::mutex park;
-    std::condition_variable wake;
   };
 
   static constexpr int spins = 2000;
@@ -162,14 +174,14 @@ class ThreadPool {
     job.arg = arg;
     job.n = n;
     job.piece = piece;
-    job.limit = std::min(threads, size());
+    const int64_t pieces = (n + piece - 1) / piece;
+    job.limit = static_cast<int32_t>(std::min<int64_t>(std::min(threads, size()), pieces));
     job.next.store(0, std::memory_order_relaxed);
-    job.slots.store(1, std::memory_order_relaxed);
     state.open.store(true);
-    state.epoch.fetch_add(1);
-    if (state.parked.load() > 0) {
-      std::lock_guard<std::mutex> hold(state.park);
-      state.wake.notify_all();
+    for (int32_t slot = 1; slot < job.limit; ++slot) {
+      Worker &worker = *state.workers[static_cast<size_t>(slot) - 1];
+      worker.calls.fetch_add(1);
+      worker.notify();
     }
     run_pieces(job, 0);
     // A worker first announces itself, then looks whether the job is open: once it is closed and
@@ -184,33 +196,32 @@ class ThreadPool {
     }
   }
 
-  static void join_in(State &state) {
+  // The job may be a later one than the worker was called for, and may not want it.
+  static void join_in(State &state, int32_t slot) {
     state.inside.fetch_add(1);
-    if (state.open.load()) {
-      const int32_t slot = state.job.slots.fetch_add(1, std::memory_order_relaxed);
-      if (slot < state.job.limit) run_pieces(state.job, slot);
-    }
+    if (state.open.load() && slot < state.job.limit) run_pieces(state.job, slot);
     state.inside.fetch_sub(1);
   }
 
-  static void wait(State &state, uint64_t seen) {
+  static void wait(const State &state, Worker &worker, uint64_t seen) {
+    const auto called = [&] { return worker.calls.load() != seen || state.stopping.load(); };
     for (int spin = 0; spin < spins; ++spin) {
-      if (state.epoch.load() != seen || state.stopping.load()) return;
+      if (called()) return;
       pause_cpu();
     }
-    std::unique_lock<std::mutex> hold(state.park);
-    state.parked.fetch_add(1);
-    state.wake.wait(hold, [&] { return state.epoch.load() != seen || state.stopping.load(); });
-    state.parked.fetch_sub(1);
+    std::unique_lock<std::mutex> hold(worker.park);
+    worker.parked.store(true);
+    worker.wake.wait(hold, called);
+    worker.parked.store(false);
   }
 
-  static void work(State &state) {
+  static void work(State &state, Worker &worker, int32_t slot) {
     uint64_t seen = 0;
     for (;;) {
-      wait(state, seen);
+      wait(state, worker, seen);
       if (state.stopping.load()) return;
-      seen = state.epoch.load();
-      join_in(state);
+      seen = worker.calls.load();
+      join_in(state, slot);
     }
   }
 
@@ -221,7 +232,11 @@ class ThreadPool {
     const BlockSignals blocked;
     try {
       while (state.workers.size() < wanted) {
-        state.workers.emplace_back([&state] { work(state); });
+        auto worker = std::make_unique<Worker>();
+        const auto slot = static_cast<int32_t>(state.workers.size()) + 1;
+        state.workers.reserve(wanted);
+        worker->thread = std::thread([&state, &me = *worker, slot] { work(state, me, slot); });
+        state.workers.push_back(std::move(worker));
       }
     } catch (const std::system_error &) {
       threads_.store(static_cast<int32_t>(state.workers.size()) + 1);
@@ -229,15 +244,11 @@ class ThreadPool {
   }
 
   static void stop(State &state) {
-    {
-      std::lock_guard<std::mutex> hold(state.park);
-      state.stopping.store(true);
-      state.wake.notify_all();
-    }
-    for (std::thread &worker : state.workers) worker.join();
+    state.stopping.store(true);
+    for (const auto &worker : state.workers) worker->notify();
+    for (const auto &worker : state.workers) worker->thread.join();
     state.workers.clear();
     state.stopping.store(false);
-    state.epoch.store(0);
   }
 
   static void run_loop(const ty_ctx *ctx, int64_t n, int64_t grain, ty_task task, void *arg) {
