@@ -26,14 +26,18 @@ tensor = Tensor
 _LAZY = frozenset(
     {
         "autodiff", "cli", "config", "data", "functional", "graph", "jit", "module", "optimizer",
-        "random", "testing", "utils", "serialization",
+        "onnx", "random", "serialization", "testing", "torch", "utils",
     }
 )  # fmt: skip
+
+# Names of this module that lazily loaded ones define.
+_DEFERRED = {"save": ".serialization", "load": ".serialization", "from_dlpack": ".utils.dlpack"}
 
 __all__ = [
     "Parameter",
     "Tensor",
     "__version__",
+    "from_dlpack",
     "get_default_device",
     "get_include",
     "get_num_threads",
@@ -49,8 +53,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return import_module(f".{name}", __name__)
-    if name in ("save", "load"):
-        return getattr(import_module(".serialization", __name__), name)
+    if name in _DEFERRED:
+        return getattr(import_module(_DEFERRED[name], __name__), name)
     found = _plugins.namespaces().get(name)
     if found is not None:
         return import_module(found)
@@ -58,4 +62,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY, "save", "load", *_plugins.namespaces()})
+    return sorted({*globals(), *_LAZY, *_DEFERRED, *_plugins.namespaces()})
