@@ -180,7 +180,7 @@ def load(
     """Load a model file for a device.
 
     Args:
-        path: a ``.tym`` file.
+        path: a ``.tym`` or, with the extra ``onnx`` installed, an ``.onnx`` file.
         device: where it shall run.
         backend: which plugin's kernels serve it; the cheapest of all if None.
         threads: how many threads take part in a run; ``get_num_threads()`` if None.
@@ -196,6 +196,10 @@ def load(
         raise BackendError(f"load: device {device!r} cannot run programs, expected 'cpu'")
     if backend is not None and backend not in registry.backends():
         raise BackendError(_why_missing(backend))
+    if os.fspath(path).endswith(".onnx"):
+        from .. import onnx
+
+        return onnx.load_model(onnx.load(path), backend, threads)
     container = read_container(path)
     try:
         graph, names = graph_from_json(

@@ -1,0 +1,33 @@
+"""Bring ONNX models in: as a trainable module, or as a model that runs compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .build import build
+from .model import load_model
+from .module import OnnxModule
+from .reader import TensorReader, parse
+from .table import supported
+
+LIMIT = 4 << 30  # most bytes of one value, unless asked for otherwise
+
+
+def load(source: Any, *, max_bytes: int = LIMIT) -> OnnxModule:
+    """Load an ONNX model as a module whose weights can be trained.
+
+    Args:
+        source: path of a file, its bytes, or an ``onnx.ModelProto``.
+        max_bytes: most bytes that one value may have, weights included.
+
+    Raises:
+        ImportError: where the package ``onnx`` is not installed.
+        FileNotFoundError: where there is no such file.
+        ModelFormatError: where it is damaged or uses what cannot be imported; all operators that
+            are not known are named at once, with their nodes.
+    """
+    model, folder = parse(source)
+    return OnnxModule(build(model, TensorReader(folder)), max_bytes)
+
+
+__all__ = ["LIMIT", "OnnxModule", "load", "load_model", "supported"]

@@ -1,0 +1,376 @@
+"""Turn a ModelProto into plans, after refusing at once everything that cannot be imported."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import ModelFormatError
+from . import operators
+from .known import Known
+from .node import Node, Plan
+from .reader import TensorReader, dtype_of, require
+from .table import find
+
+_OLDEST = 7
+_MOST_NODES = 1_000_000
+_FOREIGN = ("", "ai.onnx")
+
+operators.load()
+
+
+@dataclass(frozen=True)
+class ValueInfo:
+    """What a model says of an input or output.
+
+    Attributes:
+        dtype: element type; None for sequences, maps and optional values.
+        shape: an int, a symbol's name or None per axis; None where the rank is not known.
+    """
+
+    name: str
+    dtype: np.dtype | None
+    shape: tuple[int | str | None, ...] | None
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A model as read: its plan, what it takes and gives, and its initialisers."""
+
+    plan: Plan
+    inputs: tuple[ValueInfo, ...]
+    outputs: tuple[ValueInfo, ...]
+    initialisers: Mapping[str, np.ndarray]
+
+
+def build(model: Any, tensors: TensorReader) -> Imported:
+    """Check a model and turn it into plans.
+
+    Raises:
+        ModelFormatError: where it is damaged, or uses what cannot be imported; operators that are
+            not known are listed all together, with the nodes that use them.
+    """
+    versions = _versions(model)
+    _expect_no_sparse(model.graph)
+    model = _without_functions(model)
+    model, unknown = _resolved(model, versions)
+    if unknown:
+        raise ModelFormatError(
+            f"onnx: {len(unknown)} nodes use operators that cannot be imported: "
+            + "; ".join(unknown[:50])
+        )
+    builder = _Builder(versions, tensors)
+    graph = model.graph
+    initialisers = builder.initialisers(graph)
+    plan = builder.plan(graph, initialisers, frozenset())
+    inputs = tuple(_info(v) for v in graph.input if v.name not in initialisers)
+    return Imported(plan, inputs, tuple(_info(v) for v in graph.output), initialisers)
+
+
+def _versions(model: Any) -> dict[str, int]:
+    newest = require().defs.onnx_opset_version()
+    versions: dict[str, int] = {}
+    for entry in model.opset_import:
+        domain = "" if entry.domain in _FOREIGN else entry.domain
+        versions[domain] = entry.version
+    version = versions.get("", newest)
+    if not _OLDEST <= version <= newest:
+        raise ModelFormatError(
+            f"onnx: operator set is not supported, got version {version}, "
+            f"expected {_OLDEST} to {newest}"
+        )
+    return versions
+
+
+def _graphs_of(node: Any) -> list[Any]:
+    found = []
+    for attribute in node.attribute:
+        if attribute.type == 5:
+            found.append(attribute.g)
+        found += list(attribute.graphs)
+    return found
+
+
+def _nodes_below(nodes: Iterable[Any]) -> Iterable[Any]:
+    """Walk nodes and those of their subgraphs."""
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for graph in _graphs_of(node):
+            waiting += list(graph.node)
+
+
+def _expect_no_sparse(graph: Any) -> None:
+    graphs = [graph]
+    while graphs:
+        found = graphs.pop()
+        if found.sparse_initializer:
+            name = found.sparse_initializer[0].values.name
+            raise ModelFormatError(
+                f"onnx: sparse initialisers are not supported, got {name!r}, expected dense tensors"
+            )
+        for node in found.node:
+            graphs += _graphs_of(node)
+
+
+def _without_functions(model: Any) -> Any:
+    """Return a model whose own functions are written out where they are called.
+
+    Raises:
+        ModelFormatError: where functions call each other in a circle, or the result is absurd.
+    """
+    if not model.functions:
+        return model
+    bodies = {(f.domain, f.name): f for f in model.functions}
+    sizes: dict[tuple[str, str], int] = {}
+
+    def size(key: tuple[str, str], above: tuple[tuple[str, str], ...]) -> int:
+        if key in above or len(above) > 100:
+            raise ModelFormatError(f"onnx: function {key[1]!r} calls itself")
+        if key not in sizes:
+            total = 0
+            for node in _nodes_below(bodies[key].node):
+                callee = (node.domain, node.op_type)
+                total += size(callee, (*above, key)) if callee in bodies else 1
+            sizes[key] = total
+        return sizes[key]
+
+    total = 0
+    for node in _nodes_below(model.graph.node):
+        called = (node.domain, node.op_type)
+        total += size(called, ()) if called in bodies else 1
+    if total > _MOST_NODES:
+        raise ModelFormatError(f"onnx: functions expand to {total} nodes, expected a sane number")
+    return _inlined(model, None)
+
+
+def _inlined(model: Any, schemas: list[tuple[str, str]] | None) -> Any:
+    require()
+    from onnx import inliner
+
+    try:
+        if schemas is None:
+            return inliner.inline_local_functions(model)
+        return inliner.inline_selected_functions(model, schemas, inline_schema_functions=True)
+    except Exception as error:  # the extension module raises plain RuntimeError and others
+        raise ModelFormatError(f"onnx: functions cannot be inlined: {error}") from None
+
+
+def _resolved(model: Any, versions: Mapping[str, int]) -> tuple[Any, list[str]]:
+    """Write out operators that ONNX itself defines by others, and name what is unknown then."""
+    for _ in range(8):
+        unknown = _unknown(model.graph, versions)
+        by_schema = sorted({key for key, _ in unknown if _has_body(key, versions)})
+        if not by_schema:
+            return model, [text for _, text in unknown]
+        before = len(model.graph.node)
+        model = _inlined(model, by_schema)
+        if len(model.graph.node) == before:
+            break
+    return model, [text for _, text in _unknown(model.graph, versions)]
+
+
+def _unknown(graph: Any, versions: Mapping[str, int]) -> list[tuple[tuple[str, str], str]]:
+    found = []
+    for node in _nodes_below(graph.node):
+        domain = "" if node.domain in _FOREIGN else node.domain
+        version = versions.get(domain, 1)
+        if (domain, node.op_type) == ("", "Constant") or find(domain, node.op_type, version):
+            continue
+        title = node.name or next(filter(None, node.output), "?")
+        where = f"{domain or 'ai.onnx'} version {version}"
+        found.append(((domain, node.op_type), f"{node.op_type} of {where} (node {title!r})"))
+    return found[::-1]
+
+
+def _has_body(key: tuple[str, str], versions: Mapping[str, int]) -> bool:
+    defs = require().defs
+    domain, name = key
+    try:
+        schema = defs.get_schema(name, versions.get(domain, 1), domain)
+    except defs.SchemaError:
+        return False
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def _info(value: Any) -> ValueInfo:
+    kind = value.type.WhichOneof("value")
+    if kind != "tensor_type":
+        return ValueInfo(value.name, None, None)
+    tensor = value.type.tensor_type
+    dtype = dtype_of(tensor.elem_type)
+    if not tensor.HasField("shape"):
+        return ValueInfo(value.name, dtype, None)
+    shape: list[int | str | None] = []
+    for dim in tensor.shape.dim:
+        which = dim.WhichOneof("value")
+        shape.append(getattr(dim, which) or None if which == "dim_param" else
+                     dim.dim_value if which else None)  # fmt: skip
+    if any(isinstance(extent, int) and extent < 0 for extent in shape):
+        raise ModelFormatError(f"onnx: {value.name!r} has a negative extent, got {shape}")
+    return ValueInfo(value.name, dtype, tuple(shape))
+
+
+class _Builder:
+    """Makes plans of graphs and their subgraphs."""
+
+    def __init__(self, versions: Mapping[str, int], tensors: TensorReader) -> None:
+        self._versions = versions
+        self._tensors = tensors
+
+    def initialisers(self, graph: Any) -> dict[str, np.ndarray]:
+        found: dict[str, np.ndarray] = {}
+        for proto in graph.initializer:
+            if proto.name in found:
+                raise ModelFormatError(f"onnx: initialiser {proto.name!r} stands twice")
+            found[proto.name] = self._tensors.read(proto)
+        return found
+
+    def plan(self, graph: Any, initialisers: Mapping[str, Any], outer: frozenset[str]) -> Plan:
+        """Make the plan of a graph; ``outer`` holds the names it may read from around it."""
+        inputs = [value.name for value in graph.input if value.name not in initialisers]
+        plan = Plan(graph.name, inputs, [value.name for value in graph.output], [])
+        defined = {*inputs, *initialisers}
+        if len(defined) != len(inputs) + len(initialisers):
+            raise ModelFormatError(f"onnx: graph {graph.name!r} has two inputs of one name")
+        waiting = deque()
+        for node in graph.node:
+            domain = "" if node.domain in _FOREIGN else node.domain
+            for name in filter(None, node.output):
+                if name in defined:
+                    raise ModelFormatError(f"onnx: value {name!r} is made twice")
+                defined.add(name)
+            if (domain, node.op_type) == ("", "Constant"):
+                plan.constants[node.output[0]] = self._constant(node)
+            else:
+                waiting.append((domain, node))
+        visible = frozenset(defined) | outer
+        made = [self._node(domain, node, visible) for domain, node in waiting]
+        ready = {*inputs, *initialisers, *plan.constants} | outer
+        plan.nodes = _ordered(made, ready)
+        local = defined
+        reads = set().union(*(node.reads() for node in plan.nodes)) | set(plan.outputs)
+        missing = reads - visible
+        if missing:
+            raise ModelFormatError(f"onnx: values are never made: {', '.join(sorted(missing)[:9])}")
+        plan.captured = reads - local
+        plan.last_uses = _last_uses(plan)
+        return plan
+
+    def _node(self, domain: str, proto: Any, visible: frozenset[str]) -> Node:
+        version = self._versions.get(domain, 1)
+        operator = find(domain, proto.op_type, version)
+        assert operator is not None
+        attrs = {a.name: self._attribute(proto, a, visible) for a in proto.attribute}
+        node = Node(
+            proto.op_type, domain, proto.name, list(proto.input), list(proto.output), attrs,
+            version, operator,
+        )  # fmt: skip
+        count = len(node.inputs)
+        while count and not node.inputs[count - 1]:
+            count -= 1
+        least, most = operator.least, operator.most
+        if count < least or (most is not None and count > most):
+            raise node.fail(
+                f"wrong number of inputs, got {count}, expected {least} to "
+                f"{'any number' if most is None else most}"
+            )
+        if any(not name for name in node.inputs[:least]):
+            raise node.fail("an input that is needed is left out")
+        return node
+
+    def _constant(self, proto: Any) -> Known:
+        title = proto.name or next(filter(None, proto.output), "?")
+        if len(proto.attribute) != 1 or len(proto.output) != 1:
+            raise ModelFormatError(f"onnx: constant {title!r} must have one attribute and output")
+        attribute = proto.attribute[0]
+        name = attribute.name
+        value = self._attribute(proto, attribute, frozenset())
+        if name == "value" and isinstance(value, np.ndarray):
+            return Known(value)
+        kinds = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64,
+                 "value_ints": np.int64, "value_string": object, "value_strings": object}  # fmt: skip
+        if name not in kinds or isinstance(value, (np.ndarray, Plan)):
+            raise ModelFormatError(f"onnx: constant {title!r} has an unsupported form, got {name}")
+        return Known(np.array(value, kinds[name]))
+
+    def _attribute(self, node: Any, proto: Any, visible: frozenset[str]) -> Any:
+        kind = proto.type
+        if proto.ref_attr_name:
+            raise ModelFormatError(
+                f"onnx: node {node.name!r} refers to an attribute of a function it is not in"
+            )
+        readers: dict[int, Any] = {
+            1: lambda: float(proto.f),
+            2: lambda: int(proto.i),
+            3: lambda: _text(proto.s),
+            4: lambda: self._tensors.read(proto.t),
+            5: lambda: self.plan(proto.g, _Subgraph(self, proto.g), visible),
+            6: lambda: tuple(proto.floats),
+            7: lambda: tuple(proto.ints),
+            8: lambda: tuple(_text(item) for item in proto.strings),
+            9: lambda: tuple(self._tensors.read(item) for item in proto.tensors),
+        }
+        if kind in readers:
+            return readers[kind]()
+        return None  # types and the like, which no function of the table reads
+
+
+class _Subgraph(dict[str, np.ndarray]):
+    """The initialisers of a subgraph."""
+
+    def __init__(self, builder: _Builder, graph: Any) -> None:
+        super().__init__(builder.initialisers(graph))
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise ModelFormatError("onnx: an attribute holds text that is not UTF-8") from None
+
+
+def _ordered(nodes: list[Node], ready: set[str]) -> list[Node]:
+    """Return nodes so that each reads only what stands before it.
+
+    Raises:
+        ModelFormatError: where that cannot be, because the graph is cyclic.
+    """
+    found: list[Node] = []
+    parked: dict[str, list[Node]] = {}
+    for first in nodes:
+        waiting = [first]
+        while waiting:
+            node = waiting.pop()
+            missing = next((name for name in node.reads() if name not in ready), None)
+            if missing is not None:
+                parked.setdefault(missing, []).append(node)
+                continue
+            found.append(node)
+            for name in filter(None, node.outputs):
+                ready.add(name)
+                waiting += parked.pop(name, [])
+    if parked:
+        made = {name for node in nodes for name in node.outputs}
+        missing_names = sorted(name for name in parked if name not in made)
+        if missing_names:
+            names = ", ".join(missing_names[:9])
+            raise ModelFormatError(f"onnx: values are never made: {names}")
+        titles = ", ".join(sorted(node.title for group in parked.values() for node in group)[:9])
+        raise ModelFormatError(f"onnx: the graph is cyclic at {titles}")
+    return found
+
+
+def _last_uses(plan: Plan) -> list[list[str]]:
+    seen = set(plan.outputs)
+    found: list[list[str]] = []
+    for node in reversed(plan.nodes):
+        names = {*node.reads(), *filter(None, node.outputs)}
+        found.append(sorted(names - seen))
+        seen |= names
+    return found[::-1]

@@ -1,0 +1,303 @@
+"""Compile an imported model: one graph for every size, or one per size, or no graph at all."""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from .. import dtypes, registry, shapes
+from ..errors import TianyuanError, TraceError
+from ..graph.graph import Graph
+from ..imperative.tensor import Tensor
+from ..jit.model import Model
+from ..jit.tracer import SymbolFixed, Tracer
+from ..op import TensorSpec
+from .module import OnnxModule, check_shapes
+
+_PROGRAM_LIMIT = 16
+# Sizes of the first axis and of all others at which a graph with symbols is tried.
+_EXAMPLES = ((2, 224), (2, 64), (2, 32), (2, 16), (2, 8), (3, 5), (2, 128), (1, 1))
+_OTHERS = ((3, 256), (3, 96), (5, 7))
+
+
+def load_model(module: OnnxModule, backend: str | None, threads: int | None) -> Model:
+    """Return a module's graph as a model that runs compiled.
+
+    Sizes that the file leaves open stay symbols where the graph is the same for every size;
+    otherwise a graph is made for each combination of sizes that is met. A model whose shapes depend
+    on data runs eagerly, which a warning says.
+    """
+    if not all(_is_plain(info.dtype) for info in (*module.inputs, *module.outputs)):
+        return EagerModel(module, backend, threads, "its inputs or outputs are no plain tensors")
+    names = [info.name for info in module.outputs]
+    try:
+        if _symbols(module):
+            graph = symbolic_graph(module)
+            if graph is None:
+                return SizedModel(module, backend, threads)
+        else:
+            graph = trace_graph(module, {})
+    except TraceError as error:
+        return EagerModel(module, backend, threads, str(error))
+    return Model(graph, names, backend, threads)
+
+
+def _is_plain(dtype: np.dtype | None) -> bool:
+    return dtype is not None and dtypes.name_of(dtype) in dtypes.CODES
+
+
+def _symbols(module: OnnxModule) -> bool:
+    return any(
+        info.shape is None or any(not isinstance(n, int) for n in info.shape)
+        for info in module.inputs
+    )
+
+
+def _named(module: OnnxModule) -> list[list[tuple[str | int, int]]]:
+    """Return, per input, a symbol or a size for each axis, with the axis' number."""
+    found = []
+    for info in module.inputs:
+        assert info.shape is not None
+        found.append(
+            [(f"{info.name}_{a}" if n is None else n, a) for a, n in enumerate(info.shape)]
+        )
+    return found
+
+
+def symbolic_graph(module: OnnxModule) -> Graph | None:
+    """Return a graph that holds for every size, or None where there is none.
+
+    A graph that was made with symbols is believed only where it is, for other sizes, the very graph
+    that is made for these.
+    """
+    if any(info.shape is None for info in module.inputs):
+        return None
+    for first, rest in _EXAMPLES:
+        sizes = _sizes(module, first, rest)
+        try:
+            graph = trace_graph(module, sizes)
+        except SymbolFixed:
+            return None
+        except TraceError:
+            raise
+        except TianyuanError:
+            continue
+        return graph if _holds(module, graph) else None
+    return None
+
+
+def _sizes(module: OnnxModule, first: int, rest: int) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for axes in _named(module):
+        for symbol, axis in axes:
+            if isinstance(symbol, str):
+                sizes.setdefault(symbol, first if axis == 0 else rest)
+    return sizes
+
+
+def _holds(module: OnnxModule, graph: Graph) -> bool:
+    for first, rest in _OTHERS:
+        sizes = _sizes(module, first, rest)
+        try:
+            fresh = trace_graph(module, sizes, symbols=False)
+        except (TianyuanError, SymbolFixed):
+            continue
+        try:
+            return _equal(graph.specialise(sizes), fresh)
+        except TianyuanError:
+            return False
+    return False
+
+
+def _equal(one: Graph, other: Graph) -> bool:
+    if len(one.nodes) != len(other.nodes):
+        return False
+    numbers: dict[Any, int] = {}
+    for left, right in zip((*one.inputs, *one.constants), (*other.inputs, *other.constants),
+                           strict=False):  # fmt: skip
+        numbers[left] = numbers[right] = len(numbers)
+    for a, b in zip(one.nodes, other.nodes, strict=True):
+        same = a.op is b.op and [numbers.get(v) for v in a.inputs] == [
+            numbers.get(v) for v in b.inputs
+        ]
+        same = same and all(
+            getattr(a.attrs, f.name) == getattr(b.attrs, f.name) for f in fields(a.attrs)
+        )
+        if not same or [v.spec for v in a.outputs] != [v.spec for v in b.outputs]:
+            return False
+        for left, right in zip(a.outputs, b.outputs, strict=True):
+            numbers[left] = numbers[right] = len(numbers)
+    return all(
+        np.array_equal(a.array, b.array)
+        for a, b in zip(one.constants.values(), other.constants.values(), strict=False)
+        if a.array is not b.array
+    )
+
+
+def trace_graph(module: OnnxModule, sizes: Mapping[str, int], symbols: bool = True) -> Graph:
+    """Return the module's graph, its weights as constants.
+
+    Raises:
+        TraceError: where it depends on data.
+        SymbolFixed: where the size of a symbol decides what is computed.
+    """
+    specs = []
+    for info, axes in zip(module.inputs, _named(module), strict=True):
+        assert info.dtype is not None
+        extents: list[int] = []
+        for symbol, _ in axes:
+            if isinstance(symbol, int):
+                extents.append(symbol)
+            else:
+                size = sizes[symbol]
+                extents.append(shapes.Dim(size, symbol) if symbols else size)
+        specs.append(TensorSpec(tuple(extents), info.dtype))
+    return trace_specs(module, specs)
+
+
+def trace_specs(module: OnnxModule, specs: Sequence[TensorSpec]) -> Graph:
+    """Return the module's graph for inputs of these specs."""
+    tracer = Tracer(capture_as_const=True)
+    with tracer.recording():
+        inputs = [
+            tracer.add_input(spec, info.name)
+            for spec, info in zip(specs, module.inputs, strict=True)
+        ]
+        result = module(*inputs)
+        results = result if isinstance(result, tuple) else (result,)
+        if not all(isinstance(item, Tensor) for item in results):
+            raise TraceError("an output is no plain tensor")
+        tracer.graph.outputs = [tracer.lift(item) for item in results]
+        tracer.finish()
+    if tracer.hosts:
+        raise TraceError("it draws random numbers, which a file cannot hold")
+    return tracer.graph
+
+
+class SizedModel(Model):
+    """A model with a graph of its own for each combination of input shapes."""
+
+    def __init__(self, module: OnnxModule, backend: str | None, threads: int | None) -> None:
+        self.backend = backend
+        self.input_specs = _declared(module, module.inputs)
+        self.output_specs = _declared(module, module.outputs)
+        self._module = module
+        self._threads = threads
+        self._models: OrderedDict[Any, Model] = OrderedDict()
+
+    def _model(self, given: Sequence[tuple[int, ...]]) -> Model:
+        key = tuple(map(tuple, given))
+        found = self._models.get(key)
+        if found is None:
+            specs = []
+            for info, shape in zip(self._module.inputs, key, strict=True):
+                assert info.dtype is not None
+                specs.append(TensorSpec(shape, info.dtype))
+            check_shapes(self._module.inputs, specs)
+            names = list(self.output_specs)
+            graph = trace_specs(self._module, specs)
+            found = self._models[key] = Model(graph, names, self.backend, self._threads)
+            if len(self._models) > _PROGRAM_LIMIT:
+                self._models.popitem(last=False)
+        else:
+            self._models.move_to_end(key)
+        return found
+
+    def __call__(
+        self, *args: Any, out: Sequence[np.ndarray] | None = None, **kwargs: Any
+    ) -> Any:
+        """Run the model as ``Model`` does, making the graph for new shapes first."""
+        given = self._bind(args, kwargs)
+        return self._model([np.shape(value) for value in given])(*given, out=out)
+
+    def program(self, *inputs: Any, **sizes: int) -> Any:
+        """Return the Program that runs for these inputs or sizes."""
+        if inputs:
+            return self._model([np.shape(value) for value in inputs]).program(*inputs)
+        chosen = {**dict.fromkeys(_all_symbols(self.input_specs), 1), **sizes}
+        given = [shapes.specialise(spec.shape, chosen) for spec in self.input_specs.values()]
+        return self._model(given).program()
+
+    def profile(self, *inputs: Any) -> list[float]:
+        """Run once and return the seconds that each step of the program took."""
+        return self._model([np.shape(value) for value in inputs]).profile(*inputs)
+
+
+def _all_symbols(specs: Mapping[str, TensorSpec]) -> set[str]:
+    return set().union(*(shapes.symbols_of(spec.shape) for spec in specs.values()))
+
+
+def _declared(module: OnnxModule, infos: Sequence[Any]) -> dict[str, TensorSpec]:
+    found = {}
+    for info in infos:
+        dtype = info.dtype if info.dtype is not None else np.dtype(object)
+        extents = [
+            n if isinstance(n, int) else shapes.Dim(1, n or f"{info.name}_{axis}")
+            for axis, n in enumerate(info.shape or ())
+        ]
+        found[info.name] = TensorSpec(tuple(extents), dtype)
+    return found
+
+
+class EagerModel(Model):
+    """A model that no graph can hold: its nodes run one by one."""
+
+    def __init__(
+        self, module: OnnxModule, backend: str | None, threads: int | None, reason: str
+    ) -> None:
+        self.backend = backend
+        self.input_specs = _declared(module, module.inputs)
+        self.output_specs = _declared(module, module.outputs)
+        self._module = module
+        self._reason = reason
+        warnings.warn(f"onnx: the model runs eagerly: {reason}", stacklevel=4)
+
+    def __call__(
+        self, *args: Any, out: Sequence[np.ndarray] | None = None, **kwargs: Any
+    ) -> Any:
+        """Run the model; tensors come back where an input is a tensor, else arrays.
+
+        Raises:
+            TraceError: where ``out`` is given.
+        """
+        if out is not None:
+            raise TraceError("model: out cannot be used, the model runs eagerly")
+        choice = registry.use_backend(self.backend) if self.backend else nullcontext()
+        with choice:
+            results = self._module(*args, **kwargs)
+        if any(isinstance(value, Tensor) for value in (*args, *kwargs.values())):
+            return results
+        return _arrays(results)
+
+    def program(self, *inputs: Any, **sizes: int) -> Any:
+        """Refuse: there is no program.
+
+        Raises:
+            TraceError: always; the message says why.
+        """
+        raise TraceError(f"model: there is no program, it runs eagerly: {self._reason}")
+
+    def profile(self, *inputs: Any) -> list[float]:
+        """Refuse: there is no program.
+
+        Raises:
+            TraceError: always; the message says why.
+        """
+        raise TraceError(f"model: there is no program, it runs eagerly: {self._reason}")
+
+
+def _arrays(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.numpy()
+    if isinstance(value, (list, tuple)):
+        return type(value)(_arrays(item) for item in value)
+    return value
+
+
+__all__ = ["EagerModel", "SizedModel", "load_model", "symbolic_graph", "trace_graph"]

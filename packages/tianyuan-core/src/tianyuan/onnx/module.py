@@ -1,0 +1,257 @@
+"""A model from an ONNX file as a module: its weights are parameters, its graph is its forward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import dtypes, shapes
+from ..errors import DTypeError, ShapeError
+from ..imperative.tensor import Parameter, Tensor, wrap
+from ..module.module import Module
+from ..op import TensorSpec
+from .build import Imported, ValueInfo
+from .interpret import Interpreter, TooLarge, Value
+from .known import Known
+from .node import Node, Plan
+from .table import ARRAYS, TENSORS
+
+# What is folded when a model is loaded may take this much more than the model's own weights.
+_FOLD_SLACK = 64 << 20
+
+
+class OnnxModule(Module):
+    """An imported model, to be called, traced, trained and saved like any module.
+
+    Floating initialisers with at least one axis are parameters, named as in the file; running
+    statistics are buffers; all other values are constants. Batch normalisation keeps the file's
+    statistics, and dropout is off, whether the module trains or not.
+
+    Args:
+        model: what was read from the file.
+        limit: most bytes that one value may have.
+
+    Attributes:
+        inputs, outputs: what the file says of them.
+        weights: parameters and buffers by the names of the file's initialisers.
+    """
+
+    def __init__(self, model: Imported, limit: int) -> None:
+        super().__init__(model.plan.name)
+        self.inputs: tuple[ValueInfo, ...] = model.inputs
+        self.outputs: tuple[ValueInfo, ...] = model.outputs
+        self.weights: dict[str, Tensor] = {}
+        self._plan = model.plan
+        self._limit = limit
+        frozen, known = _roles(model.plan)
+        for name, array in model.initialisers.items():
+            trains = dtypes.name_of(array.dtype) in dtypes.CODES and dtypes.is_float(array.dtype)
+            if not trains or array.ndim == 0 or name in known:
+                self._plan.constants[name] = Known(array)
+            else:
+                kind = Tensor if name in frozen else Parameter
+                self.weights[name] = kind(array, dtype=array.dtype, name=name)
+        _fold(self._plan, limit, sum(a.nbytes for a in model.initialisers.values()))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute the outputs; inputs by position or by the file's names.
+
+        Returns a tensor, or a tuple where there are several outputs. Text and dtypes that tensors
+        lack come as arrays, sequences as lists.
+
+        Raises:
+            TypeError: where an input is missing, unknown or given twice.
+            ShapeError, DTypeError: where an input does not fit.
+            TianyuanError: where a node fails; the message names it.
+        """
+        given = self.bind(args, kwargs)
+        interpreter = Interpreter(self._limit)
+        with interpreter.guarded():
+            values = [
+                _as_value(info, value) for info, value in zip(self.inputs, given, strict=True)
+            ]
+            check_shapes(self.inputs, values)
+            results = interpreter.run(self._plan, values, dict(self.weights))
+            found = [_as_result(result) for result in results]
+        return found[0] if len(found) == 1 else tuple(found)
+
+    def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+        """Return the inputs in order.
+
+        Raises:
+            TypeError: where one is missing, unknown or given twice.
+        """
+        names = [info.name for info in self.inputs]
+        if len(args) > len(names):
+            raise TypeError(
+                f"model: too many inputs, got {len(args)}, expected {', '.join(names)}"
+            )
+        given = dict(zip(names, args, strict=False))
+        for name, value in kwargs.items():
+            if name not in names:
+                raise TypeError(
+                    f"model: unknown input, got {name!r}, expected {', '.join(names)}"
+                )
+            if name in given:
+                raise TypeError(f"model: input {name!r} is given twice")
+            given[name] = value
+        missing = [
+            info.name for info in self.inputs if info.name not in given and info.dtype is not None
+        ]
+        if missing:
+            raise TypeError(f"model: inputs are missing, expected {', '.join(missing)}")
+        return [given.get(name) for name in names]
+
+    def _module_info_string(self) -> str:
+        inputs = ", ".join(info.name for info in self.inputs)
+        return f"inputs={inputs}, nodes={len(self._plan.nodes)}"
+
+
+def _roles(plan: Plan) -> tuple[set[str], set[str]]:
+    """Return the names that nodes read as state, and those that they need to know."""
+    frozen: set[str] = set()
+    known: set[str] = set()
+    for node in _below(plan):
+        named = {i: name for i, name in enumerate(node.inputs) if name}
+        frozen |= {name for i, name in named.items() if i in node.operator.frozen}
+        if node.operator.form == ARRAYS:
+            known |= set(named.values())
+        elif node.operator.form == TENSORS:
+            known |= {name for i, name in named.items() if i in node.operator.known}
+    return frozen, known
+
+
+def _below(plan: Plan) -> Iterable[Node]:
+    for node in plan.nodes:
+        yield node
+        for value in node.attrs.values():
+            if isinstance(value, Plan):
+                yield from _below(value)
+
+
+def _fold(plan: Plan, limit: int, weights: int) -> None:
+    """Run the nodes that read only constants, and drop them from the plan."""
+    most = min(limit, _FOLD_SLACK + weights)
+    interpreter = Interpreter(most)
+    kept: list[Node] = []
+    last_uses: list[list[str]] = []
+    budget = most
+    for node, last in zip(plan.nodes, plan.last_uses, strict=True):
+        known = node.operator.form in (TENSORS, ARRAYS) and node.inputs and all(
+            not name or name in plan.constants for name in node.inputs
+        )  # fmt: skip
+        results: list[Value] | None = None
+        if known:
+            inputs = [plan.constants[name] if name else None for name in node.inputs]
+            results = _tried(interpreter, node, inputs)
+            size = sum(r.array.nbytes for r in results or () if isinstance(r, Known))
+            if results is not None and size <= budget:
+                budget -= size
+                plan.constants.update(
+                    (name, result)
+                    for name, result in zip(node.outputs, results, strict=False)
+                    if name
+                )
+                continue
+        kept.append(node)
+        last_uses.append(last)
+    plan.nodes, plan.last_uses = kept, last_uses
+    needed = set(plan.outputs).union(*(node.reads() for node in kept))
+    plan.constants = {name: v for name, v in plan.constants.items() if name in needed}
+
+
+def _tried(interpreter: Interpreter, node: Node, inputs: Sequence[Any]) -> list[Value] | None:
+    """Run a node ahead of time, or leave it for later where its result is too large."""
+    try:
+        results = interpreter.apply(node, inputs)
+    except TooLarge:
+        return None
+    return results if all(r is None or isinstance(r, Known) for r in results) else None
+
+
+def _as_value(info: ValueInfo, value: Any) -> Value:
+    """Bring an input into the form that nodes take."""
+    if info.dtype is None:
+        return _any_value(value)
+    if isinstance(value, Tensor):
+        if value.dtype != info.dtype:
+            raise _wrong_dtype(info, value.dtype)
+        return value
+    array = np.asarray(value)
+    if info.dtype == object:
+        return Known(array.astype(object))
+    if array.dtype != info.dtype:
+        weak = not isinstance(value, np.ndarray) or array.dtype == np.float64
+        fits = array.dtype.kind in "iuf" and (
+            dtypes.is_float(info.dtype) or array.dtype.kind in "iu"
+        )
+        if not (weak and fits):
+            raise _wrong_dtype(info, array.dtype)
+        array = array.astype(info.dtype)
+    if dtypes.name_of(info.dtype) not in dtypes.CODES:
+        return Known(array)
+    return Tensor(array, dtype=info.dtype)
+
+
+def _wrong_dtype(info: ValueInfo, got: np.dtype) -> DTypeError:
+    return DTypeError(
+        f"model: input {info.name!r} has the wrong dtype, got {got}, expected {info.dtype}"
+    )
+
+
+def _any_value(value: Any) -> Value:
+    if value is None or isinstance(value, Tensor):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_any_value(item) for item in value]
+    array = np.asarray(value)
+    array = array.astype(object) if array.dtype.kind in "US" else array
+    if dtypes.name_of(array.dtype) not in dtypes.CODES:
+        return Known(array)
+    return Tensor(array, dtype=array.dtype)
+
+
+def check_shapes(infos: Sequence[ValueInfo], values: Sequence[Any]) -> dict[str, int]:
+    """Return the size of every symbol.
+
+    Raises:
+        ShapeError: where a shape does not fit what the file says.
+    """
+    sizes: dict[str, int] = {}
+    for info, value in zip(infos, values, strict=True):
+        if info.shape is None or value is None:
+            continue
+        shape = tuple(value.shape)
+        fits = len(shape) == len(info.shape)
+        for want, got in zip(info.shape, shape, strict=False):
+            if isinstance(want, str):
+                fits = fits and sizes.setdefault(want, int(got)) == int(got)
+            elif want is not None:
+                fits = fits and want == int(got)
+        if not fits:
+            raise ShapeError(
+                f"model: input {info.name!r} has the wrong shape, got "
+                f"{shapes.format_shape(shape)}, expected {format_extents(info.shape)}"
+            )
+    return sizes
+
+
+def format_extents(shape: Sequence[int | str | None]) -> str:
+    """Write a declared shape, with ``?`` where nothing is said."""
+    return "(" + ", ".join("?" if n is None else str(n) for n in shape) + ")"
+
+
+def _as_result(value: Value) -> Any:
+    if isinstance(value, Known):
+        if value.is_symbolic or dtypes.name_of(value.dtype) in dtypes.CODES:
+            found = value.tensor()
+            # A constant must not change where the caller updates what it was given.
+            return wrap(found._data, TensorSpec(found.shape, found.dtype))
+        return value.array
+    if isinstance(value, list):
+        return [_as_result(item) for item in value]
+    return value
+
+
