@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdio>
 #include <exception>
+#include <new>
 #include <vector>
 
 #include "detect.hpp"
@@ -94,9 +95,12 @@ void executor_destroy(void *executor) { delete static_cast<Executor *>(executor)
 Outcome executor_run(void *executor, const Binding *binding, char *error, int64_t error_size) {
   try {
     return static_cast<Executor *>(executor)->run(*pool(), *binding, error, error_size);
+  } catch (const std::bad_alloc &) {
+    report("out of memory for the arena", error, error_size);
+    return {-1, -1};
   } catch (const std::exception &failure) {
     report(failure.what(), error, error_size);
-    return {0, -1};
+    return {-1, -1};
   }
 }
 

@@ -212,6 +212,10 @@ void Program::raise(const Outcome &outcome, const char *error) const {
     const std::unique_ptr<py::error_already_set> failure = std::move(raised);
     throw py::error_already_set(*failure);
   }
+  if (outcome.step < 0) {
+    raise_kernel_error(("executor: " + std::string(error)).c_str());
+    throw py::error_already_set();
+  }
   const StepNames names = tianyuan_x86_api()->executor_step(executor_, outcome.step);
   std::string message = error[0] != '\0' ? error : "failed without a reason";
   const std::string prefix = std::string(names.op) + ": ";

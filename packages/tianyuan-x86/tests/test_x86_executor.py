@@ -201,6 +201,15 @@ def test_read_only_output_is_refused(builder: Any, c_kernels: Functions) -> None
         executable.run([np.ones(3, np.float32)], [], [])
 
 
+def test_arena_that_memory_cannot_hold_is_an_error(builder: Any, c_kernels: Functions) -> None:
+    x, y = builder.slot(INPUT, (3,)), builder.slot(OUTPUT, (3,))
+    builder.step(c_kernels("test_square"), (x,), (y,))
+    builder.arena_size = 1 << 60
+    executable = NativeExecutable(builder.program())
+    with pytest.raises(KernelError, match="executor: out of memory"):
+        executable.run([np.ones(3, np.float32)], [], [np.empty(3, np.float32)])
+
+
 def test_compile_declines_with_a_reason(builder: Any, c_kernels: Functions) -> None:
     x, y = builder.slot(INPUT, (3,)), builder.slot(OUTPUT, (3,))
     builder.step(lambda *args: None, (x,), (y,))

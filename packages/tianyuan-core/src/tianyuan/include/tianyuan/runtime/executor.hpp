@@ -79,7 +79,7 @@ struct Binding {
   int64_t *nanoseconds;  // per step, or NULL
 };
 
-// How a run ended; `step` is -1 where all went well.
+// How a run ended: code 0 where all went well, otherwise with the step that failed.
 struct Outcome {
   int64_t step = -1;
   int code = 0;
