@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tianyuan.functional as F
-import torch
 from tianyuan import Tensor
 from tianyuan.autodiff import GradManager
 from tianyuan.errors import AttrError, ShapeError
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(2, 3, 4)).astype(np.float32)
