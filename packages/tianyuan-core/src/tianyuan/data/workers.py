@@ -13,11 +13,12 @@ import random
 import secrets
 import signal
 import sys
+import threading
 import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -31,6 +32,7 @@ from . import handover
 AHEAD = 2  # batches that each worker may have in hand
 _PATIENCE = 2.0  # seconds for a worker to leave by itself
 _HEARTBEAT = 1.0  # seconds between a worker's looks at whether its loader lives
+_SOON = 0.05  # seconds after which an interrupt is surely not met by a finaliser again
 _LONGEST = 8_000  # characters of a traceback that surely fit into a pipe
 
 _DONE, _FAILED, _ENDED = "done", "failed", "ended"
@@ -75,6 +77,7 @@ def _run_worker(
     global _info
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the loader decides what Ctrl-C means
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked while it was started
     _info = info
     outbox = handover.Outbox(prefix)
     random.seed(info.seed)
@@ -144,14 +147,15 @@ class WorkerPool:
         self._timeout = timeout
         self._asked = 0
         self._workers: list[_Worker] = []
-        self._finish = weakref.finalize(self, _end_workers, self._workers, os.getpid())
+        self._dropped = weakref.finalize(self, _end_dropped, self._workers, os.getpid())
         handover.start_tracker()
         base = int(np.random.randint(0, 2**31 - count))
         token = f"ty_{os.getpid()}_{secrets.token_hex(4)}"
         try:
-            for index in range(count):
-                info = WorkerInfo(index, count, base + index, dataset)
-                self._workers.append(_start(info, make, f"{token}_{index}"))
+            with _uninterrupted():
+                for index in range(count):
+                    info = WorkerInfo(index, count, base + index, dataset)
+                    self._workers.append(_start(info, make, f"{token}_{index}"))
             self._turns = deque(self._workers)
             for worker in self._workers * AHEAD:
                 self._ask(worker)
@@ -161,7 +165,8 @@ class WorkerPool:
 
     def close(self) -> None:
         """End all workers and remove what they left in shared memory."""
-        self._finish()
+        if self._dropped.detach():
+            _end_workers(self._workers, os.getpid())
 
     def __iter__(self) -> WorkerPool:
         return self
@@ -263,22 +268,43 @@ def _start(info: WorkerInfo, make: Callable[[Any], Any], prefix: str) -> _Worker
     return _Worker(process, ours, handover.Inbox(prefix, AHEAD))
 
 
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Put Ctrl-C off: half-started workers run the loader's code, half-ended ones stay."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_dropped(workers: list[_Worker], owner: int) -> None:
+    """End the workers of an iterator that is garbage, where whatever is raised would be lost."""
+    try:
+        _end_workers(workers, owner)
+    except KeyboardInterrupt:
+        again = threading.Timer(_SOON, os.kill, (owner, signal.SIGINT))
+        again.daemon = True
+        again.start()
+
+
 def _end_workers(workers: list[_Worker], owner: int) -> None:
     if os.getpid() != owner:
         return  # a forked copy of the loader: the workers are not its children
-    leaving = monotonic() + _PATIENCE
-    for worker in workers:
-        if worker.pending:
-            worker.process.terminate()
-        else:
-            with suppress(BrokenPipeError, ConnectionResetError):
-                worker.pipe.send(None)
-    for worker in workers:
-        worker.process.join(max(0.0, leaving - monotonic()))
-        if worker.process.is_alive():
-            worker.process.kill()
-            worker.process.join()
-        worker.pipe.close()
-        worker.process.close()
-        worker.inbox.close()
-    workers.clear()
+    with _uninterrupted():
+        for worker in workers:
+            if worker.pending:
+                worker.process.terminate()
+            else:
+                with suppress(BrokenPipeError, ConnectionResetError):
+                    worker.pipe.send(None)
+        leaving = monotonic() + _PATIENCE
+        for worker in workers:
+            worker.process.join(max(0.0, leaving - monotonic()))
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+            worker.pipe.close()
+            worker.process.close()
+            worker.inbox.close()
+        workers.clear()
