@@ -200,9 +200,20 @@ def load(
         from .. import onnx
 
         return onnx.load_model(onnx.load(path), backend, threads)
+    graph, names = read_model(path)
+    return Model(graph, names, backend, threads)
+
+
+def read_model(path: str | os.PathLike[str]) -> tuple[Graph, list[str]]:
+    """Return the graph of a model file and the names of its outputs.
+
+    Raises:
+        FileNotFoundError: where there is no such file.
+        ModelFormatError: where it is damaged, or newer than this core.
+    """
     container = read_container(path)
     try:
-        graph, names = graph_from_json(
+        return graph_from_json(
             os.fspath(path), container.graph, lambda name: _constant(container, name)
         )
     except RecursionError:
@@ -211,7 +222,6 @@ def load(
         if isinstance(error, ModelFormatError):
             raise
         raise ModelFormatError(f"model file {os.fspath(path)}: {error}") from None
-    return Model(graph, names, backend, threads)
 
 
 def _constant(container: Container, name: str) -> Constant:

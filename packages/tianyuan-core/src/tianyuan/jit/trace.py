@@ -258,9 +258,26 @@ class trace:
         if options:
             unknown = ", ".join(sorted(options))
             raise TraceError(f"trace.dump: unknown options, got {unknown}")
-        if self._last is None:
+        graph, names = self.deployable(arg_names=arg_names, dynamic_shapes=dynamic_shapes)
+        write_model(file, graph, names, output_names)
+
+    def deployable(
+        self,
+        *,
+        arg_names: Sequence[str] | None = None,
+        dynamic_shapes: DynamicShapes | None = None,
+        call: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
+    ) -> tuple[Graph, list[str]]:
+        """Return the graph that ``dump`` writes, and the names of its inputs.
+
+        ``call`` gives arguments and keywords to trace with, instead of those of the last call.
+
+        Raises:
+            TraceError: as ``dump`` does.
+        """
+        if call is None and self._last is None:
             raise TraceError("trace.dump: the function has not been called yet")
-        args, kwargs = self._last
+        args, kwargs = call or self._last or ((), {})
         bound = self._signature.bind(*args, **kwargs)
         leaves, structure = pytree.flatten(dict(bound.arguments), _is_leaf)
         tensors = [leaf if isinstance(leaf, Tensor) else Tensor(leaf) for leaf in leaves]
@@ -275,7 +292,7 @@ class trace:
                 f"trace.dump: the dynamic dimension {', '.join(sorted(fixed.symbols))} decides a "
                 f"branch at {fixed.line}, expected code that holds for every size"
             ) from None
-        write_model(file, _deployable(traced), [renamed[n] for n in names], output_names)
+        return _deployable(traced), [renamed[n] for n in names]
 
 
 def _deployable(traced: Traced) -> Graph:
