@@ -538,7 +538,7 @@ def test_our_own_ops_before_and_after_the_fork(tmp_path: Path) -> None:
     assert process.returncode == 0, errors
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_other_ways_to_start_workers(tmp_path: Path, method: str) -> None:
     process = _script(
         tmp_path,
@@ -547,6 +547,8 @@ def test_other_ways_to_start_workers(tmp_path: Path, method: str) -> None:
         multiprocessing.set_start_method("{method}")
         batches = iter(loader)
         assert [int(next(batches)[0, 0]) for _ in range(5)] == list(range(5))
+        time.sleep(2.5)  # the workers idle meanwhile
+        assert [int(next(batches)[0, 0]) for _ in range(9)] == list(range(5, 14))
         """,
     )
     _, errors = process.communicate(timeout=120)

@@ -26,7 +26,8 @@ class DataLoader:
         transform: applied to the samples of a batch.
         collator: puts the samples of a batch together.
         num_workers: processes that make batches ahead; 0 makes them in this process. The order
-            does not depend on it.
+            does not depend on it. Their ``numpy.random`` and ``random`` are seeded from this
+            process's ``numpy.random``.
         timeout: seconds to wait for one batch of the workers; 0 waits for ever.
         preload: whether to give Tensors in place of arrays and to hold one batch ahead.
         parallel_stream: for a ``StreamDataset`` with workers: whether each worker passes over its

@@ -71,13 +71,14 @@ def get_worker_info() -> WorkerInfo | None:
 
 
 def _run_worker(
-    pipe: Connection, info: WorkerInfo, make: Callable[[Any], Any], prefix: str, loader: int
+    pipe: Connection, info: WorkerInfo, make: Callable[[Any], Any], prefix: str
 ) -> None:
     """Answer requests until the loader says so or is gone; ``make`` turns one into a batch."""
     global _info
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the loader decides what Ctrl-C means
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked while it was started
+    starter = os.getppid()  # the loader, or a fork server that ends with it
     _info = info
     outbox = handover.Outbox(prefix)
     random.seed(info.seed)
@@ -85,7 +86,7 @@ def _run_worker(
     try:
         while True:
             while not pipe.poll(_HEARTBEAT):
-                if os.getppid() != loader:
+                if os.getppid() != starter:
                     return
             request = pipe.recv()
             if request is None:
@@ -252,7 +253,7 @@ def _start(info: WorkerInfo, make: Callable[[Any], Any], prefix: str) -> _Worker
     ours, theirs = context.Pipe()
     process = context.Process(
         target=_run_worker,
-        args=(theirs, info, make, prefix, os.getpid()),
+        args=(theirs, info, make, prefix),
         name=str(info.idx),
         daemon=True,
     )
