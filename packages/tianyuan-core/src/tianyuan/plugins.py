@@ -21,6 +21,7 @@ from .plugin import API
 GROUP = "tianyuan.backends"
 
 LOADED, QUARANTINED, SKIPPED = "loaded", "quarantined", "skipped"
+WAITING = "waiting"  # its module is still being imported, by the user
 
 
 class PluginWarning(UserWarning):
@@ -55,12 +56,15 @@ class PluginRecord:
 
 
 _records: dict[str, PluginRecord] = {}
+_waiting: list[PluginRecord] = []
 _manager = pluggy.PluginManager(hookspecs.PROJECT)
 _manager.add_hookspecs(hookspecs)
 
 
 def records() -> tuple[PluginRecord, ...]:
     """Return one record per plugin seen, loaded or not, in the order of discovery."""
+    while _waiting:
+        _accept(_waiting.pop(0))
     return tuple(_records.values())
 
 
@@ -152,6 +156,17 @@ def load(record: PluginRecord, importer: Callable[[], Any]) -> None:
     except Exception as error:
         quarantine(record, f"it raised at import: {_describe(error)}", error)
         return
+    if getattr(getattr(record.module, "__spec__", None), "_initializing", False):
+        # The user imported the plugin first, and it imports core at its top.
+        record.state = WAITING
+        _waiting.append(record)
+        return
+    _accept(record)
+
+
+def _accept(record: PluginRecord) -> None:
+    """Register what an imported plugin brings, or quarantine it."""
+    record.state = LOADED
     version = getattr(record.module, "TIANYUAN_API", None)
     reason = version_refusal(version)
     if reason is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -180,3 +181,17 @@ def test_numpy_is_a_plugin_like_any_other() -> None:
     assert found["numpy"].state == plugins.LOADED
     assert found["numpy"].distribution == "tianyuan-core"
     assert plugins._manager.has_plugin("numpy")
+
+
+def test_a_plugin_that_the_user_imported_first_is_taken_in_once_it_is_whole(
+    record: PluginRecord,
+) -> None:
+    module = ModuleType("fixture")
+    module.__spec__ = ModuleSpec("fixture", None)
+    module.__spec__._initializing = True  # type: ignore[attr-defined]
+    plugins.load(record, lambda: module)
+    assert record.state == plugins.WAITING
+    module.__spec__._initializing = False  # type: ignore[attr-defined]
+    module.TIANYUAN_API = API  # type: ignore[attr-defined]
+    assert record in plugins.records()
+    assert record.state == plugins.LOADED
