@@ -119,7 +119,7 @@ void dot_tile(const float *a, int64_t a_row, const float *b, int64_t b_row, int6
     for (int j = 0; j < cols; ++j) c[i * c_row + j] = vhsum(sums[i][j]);
 }
 
-// c = a b' for few rows of a, where packing b would cost more than it saves.
+// c = a b' where packing would cost more than it saves.
 void multiply_dots(const float *a, int64_t a_row, int64_t rows, const float *b, int64_t b_row,
                    int64_t cols, int64_t k, float *c, int64_t c_row) {
   for (int64_t j = 0; j < cols; j += DOTS) {
@@ -174,12 +174,12 @@ void finish_run(const Gemm &g, float *c, const float *residual, int64_t count, b
   }
 }
 
-enum { THIN_ROWS = TY_VF == 16 ? 12 : 8 };
+enum { THIN = TY_VF == 16 ? 12 : 8 };
 
-// Few rows of a: whether dot products along k, or sums of rows of b, need no packing.
+// Few rows or columns: whether dot products along k, or sums of rows of b, need no packing.
 bool is_thin(const Gemm &g) {
   if (g.m == 1 || g.n == 1) return true;
-  return g.m <= THIN_ROWS && g.a_step == 1 && g.b_step == 1 && g.k >= 4 * VF;
+  return (g.m <= THIN || g.n <= THIN) && g.a_step == 1 && g.b_step == 1 && g.k >= 4 * VF;
 }
 
 // A thin product. A vector's stride is 1 whether or not the operand counts as transposed, and a

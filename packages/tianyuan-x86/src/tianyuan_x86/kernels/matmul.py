@@ -14,7 +14,7 @@ from .._tier import Tier
 _BLOCK_K, _BLOCK_M_TILES, _BLOCK_N = 512, 12, 2048
 _TILE_ROWS = {8: 6, 16: 14}
 _RATE = {8: 8e10, 16: 9.5e10}  # floating-point operations per second and thread
-_BANDWIDTH = 1.2e10  # bytes per second
+_BANDWIDTH = 8e10  # bytes per second
 
 
 def extents(call: Call) -> tuple[int, int, int, int]:
@@ -41,12 +41,13 @@ def _cost(lanes: int, call: Call) -> float:
     batch, m, n, k = extents(call)
     tile = 2 * lanes
     vector = m == 1 or n == 1
+    # Lanes behind the last column cost as much as columns.
     padded = n if vector else _round_up(n, lanes if n <= lanes else tile)
     flops = 2.0 * batch * m * padded * k
     moved = sum(spec.nbytes for spec in (*call.inputs, *call.outputs))
     packed = 0 if vector else 4.0 * batch * k * (m + n)
     threads = min(call.threads, max(1.0, flops / 4e5))
-    return 3e-7 + flops / (_RATE[lanes] * threads) + (moved + packed) / (4 * _BANDWIDTH)
+    return 3e-7 + flops / (_RATE[lanes] * threads) + (moved + packed) / _BANDWIDTH
 
 
 def _describe(tier: Tier, family: str, op: str) -> Kernel:
