@@ -11,6 +11,7 @@ import numpy as np
 
 from . import shapes
 from .errors import AttrError, DTypeError, ShapeError
+from .records import record
 
 if TYPE_CHECKING:
     from .imperative.tensor import Tensor
@@ -21,7 +22,7 @@ Floats = tuple[float, ...]
 DTypeName = str
 
 
-@dataclass(frozen=True)
+@record()
 class QuantParams:
     """Scale and zero point of a quantised value, per tensor (axis -1) or per channel."""
 
@@ -30,7 +31,7 @@ class QuantParams:
     axis: int = -1
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class TensorSpec:
     """What inference knows of a value: logical shape, dtype, device, quantisation parameters."""
 
@@ -78,6 +79,11 @@ class TensorSpec:
         """Return this spec with another dtype, without quantisation parameters."""
         return TensorSpec(self.shape, dtype, self.device)
 
+    def moved(self, shape: Sequence[int]) -> TensorSpec:
+        """Return this spec with another shape; of its quantisation what holds per tensor stays."""
+        quant = self.quant if self.quant is not None and self.quant.axis < 0 else None
+        return TensorSpec(tuple(shape), self.dtype, self.device, quant)
+
     def specialise(self, sizes: dict[str, int]) -> TensorSpec:
         """Return this spec with concrete sizes in place of symbols."""
         return replace(self, shape=shapes.specialise(self.shape, sizes))
@@ -99,7 +105,7 @@ Infer = Callable[[Specs, Any], Specs]
 Reference = Callable[[Sequence[np.ndarray], Any], Sequence[np.ndarray]]
 
 
-@dataclass(frozen=True)
+@record()
 class GradContext:
     """What a gradient may use: the call's inputs, outputs and attributes, and which it needs."""
 

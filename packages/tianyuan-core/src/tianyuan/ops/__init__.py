@@ -9,7 +9,7 @@ from ..op import Op
 
 FAMILIES = (
     "elementwise", "cast", "reduction", "matmul", "conv", "pool", "norm", "shape", "indexing",
-    "sorting", "creation", "random", "update", "fused",
+    "sorting", "creation", "random", "update", "fused", "quantized", "quantized_product",
 )  # fmt: skip
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,11 +19,12 @@ from ..op import (
     expect_rank,
     expect_same_dtype,
 )
+from ..records import record
 from .epilogue import activate, check_epilogue
 from .shape import RESHAPE
 
 
-@dataclass(frozen=True)
+@record()
 class Conv2d:
     """Stride and dilation are (h, w), padding is (top, left, bottom, right)."""
 
@@ -34,7 +34,7 @@ class Conv2d:
     groups: int = 1
 
 
-@dataclass(frozen=True)
+@record()
 class Conv2dFused:
     """A convolution followed by bias, residual and activation, in this order."""
 
@@ -49,7 +49,7 @@ class Conv2dFused:
     upper: float = 0.0
 
 
-@dataclass(frozen=True)
+@record()
 class Conv2dBackwardData:
     """The convolution's attributes, and the height and width of its input."""
 
@@ -60,7 +60,7 @@ class Conv2dBackwardData:
     size: Ints = (1, 1)
 
 
-@dataclass(frozen=True)
+@record()
 class Conv2dBackwardWeight:
     """The convolution's attributes, and the height and width of its kernel."""
 
@@ -131,16 +131,26 @@ def _check_weight(op: str, channels: int, outputs: int, per_group: int, groups: 
         )
 
 
-def _conv_spec(op: str, x: TensorSpec, w: TensorSpec, attrs: Any) -> TensorSpec:
+def convolved(op: str, x: TensorSpec, w: TensorSpec, attrs: Any) -> shapes.Shape:
+    """Return the shape of a convolution's result.
+
+    Raises:
+        AttrError, ShapeError: where attributes or shapes do not fit.
+    """
     _check_attrs(op, attrs)
     expect_rank(op, x, 4)
     expect_rank(op, w, 4, "weight")
-    expect_float(op, x)
-    expect_same_dtype(op, (x, w))
     _check_weight(op, x.shape[1], w.shape[0], w.shape[1], attrs.groups)
     check_ints(op, "kernel", w.shape[2:], 2, 1)
     size = output_size(op, x.shape[2:], w.shape[2:], attrs, attrs.dilation)
-    return x.with_shape((x.shape[0], w.shape[0], *size))
+    return (x.shape[0], w.shape[0], *size)
+
+
+def _conv_spec(op: str, x: TensorSpec, w: TensorSpec, attrs: Any) -> TensorSpec:
+    shape = convolved(op, x, w, attrs)
+    expect_float(op, x)
+    expect_same_dtype(op, (x, w))
+    return x.with_shape(shape)
 
 
 def _infer(specs: Specs, attrs: Conv2d) -> Specs:
@@ -197,7 +207,7 @@ def _infer_backward_weight(specs: Specs, attrs: Conv2dBackwardWeight) -> Specs:
     return (x.with_shape((g.shape[1], per_group, *attrs.size)),)
 
 
-def _taps(attrs: Any, kernel: Ints, positions: Ints) -> list[tuple[int, int, tuple[slice, slice]]]:
+def taps(attrs: Any, kernel: Ints, positions: Ints) -> list[tuple[int, int, tuple[slice, slice]]]:
     """Return, for each kernel element, which padded pixels it meets over all positions."""
     (sh, sw), (dh, dw) = attrs.stride, attrs.dilation
     return [
@@ -234,7 +244,7 @@ def _reference(arrays: Sequence[np.ndarray], attrs: Conv2d) -> Sequence[np.ndarr
     padded = _grouped(_padded(x, attrs), attrs.groups, 1)
     weight = _grouped(w.astype(np.float64), attrs.groups, 0)
     out = np.zeros((x.shape[0], *weight.shape[:2], *positions))
-    for i, j, (rows, cols) in _taps(attrs, kernel, positions):
+    for i, j, (rows, cols) in taps(attrs, kernel, positions):
         pixels = padded[..., rows, cols]
         out += np.einsum("ngchw,goc->ngohw", pixels, weight[..., i, j])
     return (out.reshape(x.shape[0], w.shape[0], *positions).astype(x.dtype),)
@@ -250,7 +260,7 @@ def _reference_data(
     zeros = np.zeros((g.shape[0], channels, *attrs.size))
     padded = _padded(zeros, attrs)
     view = _grouped(padded, attrs.groups, 1)
-    for i, j, (rows, cols) in _taps(attrs, w.shape[2:], g.shape[2:]):
+    for i, j, (rows, cols) in taps(attrs, w.shape[2:], g.shape[2:]):
         view[..., rows, cols] += np.einsum("ngohw,goc->ngchw", grad, weight[..., i, j])
     top, left = attrs.padding[:2]
     inner = padded[:, :, top : top + attrs.size[0], left : left + attrs.size[1]]
@@ -264,7 +274,7 @@ def _reference_weight(
     padded = _grouped(_padded(x, attrs), attrs.groups, 1)
     grad = _grouped(g.astype(np.float64), attrs.groups, 1)
     out = np.zeros((attrs.groups, grad.shape[2], padded.shape[2], *attrs.size))
-    for i, j, (rows, cols) in _taps(attrs, attrs.size, g.shape[2:]):
+    for i, j, (rows, cols) in taps(attrs, attrs.size, g.shape[2:]):
         out[..., i, j] = np.einsum("ngohw,ngchw->goc", grad, padded[..., rows, cols])
     return (out.reshape(g.shape[1], padded.shape[2], *attrs.size).astype(x.dtype),)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,10 +19,11 @@ from ..op import (
     expect_rank,
     expect_same_dtype,
 )
+from ..records import record
 from .conv import check_ints, output_size
 
 
-@dataclass(frozen=True)
+@record()
 class Pool2d:
     """Kernel and stride are (h, w), padding is (top, left, bottom, right)."""
 
@@ -32,7 +32,7 @@ class Pool2d:
     padding: Ints = (0, 0, 0, 0)
 
 
-@dataclass(frozen=True)
+@record()
 class AvgPool2d:
     """A window, and whether padded zeros count in the divisor."""
 
@@ -42,7 +42,7 @@ class AvgPool2d:
     count_include_pad: bool = False
 
 
-@dataclass(frozen=True)
+@record()
 class AvgPool2dBackward:
     """The pooling's attributes, and the height and width of its input."""
 
@@ -53,7 +53,7 @@ class AvgPool2dBackward:
     size: Ints = (1, 1)
 
 
-@dataclass(frozen=True)
+@record()
 class Size2d:
     """A height and a width."""
 
@@ -86,14 +86,16 @@ def _expect_shape(op: str, what: str, spec: TensorSpec, shape: Sequence[int]) ->
         )
 
 
-def _pooled(op: str, x: TensorSpec, attrs: Any) -> TensorSpec:
+def pooled(op: str, x: TensorSpec, attrs: Any) -> TensorSpec:
+    """Return the spec of a pooling over windows; raise where the window or input does not fit."""
     _check_window(op, attrs)
     expect_rank(op, x, 4)
     _expect_pixels(op, x.shape[2:])
     return x.with_shape((*x.shape[:2], *output_size(op, x.shape[2:], attrs.kernel, attrs)))
 
 
-def _adapted(op: str, x: TensorSpec, attrs: Any) -> TensorSpec:
+def adapted(op: str, x: TensorSpec, attrs: Any) -> TensorSpec:
+    """Return the spec of a pooling to a given size; raise where size or input does not fit."""
     check_ints(op, "size", attrs.size, 2, 1)
     expect_rank(op, x, 4)
     _expect_pixels(op, x.shape[2:])
@@ -107,7 +109,7 @@ def _infer_max(op: str, extent: Extent) -> Callable[[Specs, Any], Specs]:
     def infer(specs: Specs, attrs: Any) -> Specs:
         if specs[0].dtype.kind == "b":
             raise DTypeError(f"{op}: input must be a float or an integer, got bool")
-        return (extent(op, specs[0], attrs),)
+        return (specs[0].moved(extent(op, specs[0], attrs).shape),)
 
     return infer
 
@@ -135,7 +137,7 @@ def _infer_max_pick(op: str, extent: Extent) -> Callable[[Specs, Any], Specs]:
 
 def _infer_avg(specs: Specs, attrs: AvgPool2d) -> Specs:
     expect_float("avg_pool2d", specs[0])
-    return (_pooled("avg_pool2d", specs[0], attrs),)
+    return (pooled("avg_pool2d", specs[0], attrs),)
 
 
 def _infer_avg_backward(specs: Specs, attrs: AvgPool2dBackward) -> Specs:
@@ -144,18 +146,18 @@ def _infer_avg_backward(specs: Specs, attrs: AvgPool2dBackward) -> Specs:
     expect_rank(op, g, 4)
     check_ints(op, "size", attrs.size, 2, 1)
     x = g.with_shape((*g.shape[:2], *attrs.size))
-    _expect_shape(op, "gradient", g, _pooled(op, x, attrs).shape)
+    _expect_shape(op, "gradient", g, pooled(op, x, attrs).shape)
     return (x,)
 
 
 def _infer_adaptive_avg(specs: Specs, attrs: Size2d) -> Specs:
     expect_float("adaptive_avg_pool2d", specs[0])
-    return (_adapted("adaptive_avg_pool2d", specs[0], attrs),)
+    return (adapted("adaptive_avg_pool2d", specs[0], attrs),)
 
 
 def _infer_adaptive_avg_backward(specs: Specs, attrs: Size2d) -> Specs:
     expect_float("adaptive_avg_pool2d_backward", specs[0])
-    return (_adapted("adaptive_avg_pool2d_backward", specs[0], attrs),)
+    return (adapted("adaptive_avg_pool2d_backward", specs[0], attrs),)
 
 
 # A window: the output position, and the rows and columns of the input that it covers.
@@ -360,9 +362,9 @@ def _max_family(prefix: str, attrs: type, extent: Extent) -> tuple[Op, Op, Op]:
     )
 
 
-MAX_POOL2D, MAX_POOL2D_BACKWARD, MAX_POOL2D_PICK = _max_family("", Pool2d, _pooled)
+MAX_POOL2D, MAX_POOL2D_BACKWARD, MAX_POOL2D_PICK = _max_family("", Pool2d, pooled)
 ADAPTIVE_MAX_POOL2D, ADAPTIVE_MAX_POOL2D_BACKWARD, ADAPTIVE_MAX_POOL2D_PICK = _max_family(
-    "adaptive_", Size2d, _adapted
+    "adaptive_", Size2d, adapted
 )
 AVG_POOL2D = Op(
     "avg_pool2d",

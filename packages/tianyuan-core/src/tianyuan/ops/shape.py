@@ -49,7 +49,7 @@ def _reshape_infer(specs: Specs, attrs: a.Shape) -> Specs:
             f"reshape: the number of elements differs, got {_text(specs[0].shape)}, "
             f"expected as many as in {_text(attrs.shape)}"
         )
-    return (specs[0].with_shape(attrs.shape),)
+    return (specs[0].moved(attrs.shape),)
 
 
 def _reshape_reference(arrays: Arrays, attrs: a.Shape) -> Arrays:
@@ -67,7 +67,7 @@ def _transpose_infer(specs: Specs, attrs: a.Transpose) -> Specs:
             f"transpose: not a permutation of the axes, got {attrs.perm}, "
             f"expected each of 0 to {specs[0].ndim - 1} once"
         )
-    return (specs[0].with_shape(tuple(specs[0].shape[axis] for axis in attrs.perm)),)
+    return (specs[0].moved(tuple(specs[0].shape[axis] for axis in attrs.perm)),)
 
 
 def _transpose_reference(arrays: Arrays, attrs: a.Transpose) -> Arrays:
@@ -92,7 +92,7 @@ def _broadcast_to_infer(specs: Specs, attrs: a.Shape) -> Specs:
             f"broadcast_to: shape does not broadcast, got {_text(source)}, "
             f"expected one that broadcasts to {_text(target)}"
         )
-    return (specs[0].with_shape(target),)
+    return (specs[0].moved(target),)
 
 
 def _broadcast_to_reference(arrays: Arrays, attrs: a.Shape) -> Arrays:
@@ -122,8 +122,13 @@ def _concat_infer(specs: Specs, attrs: a.Axis) -> Specs:
                 f"concat: shapes differ on an axis other than {axis}, got {_text(spec.shape)}, "
                 f"expected like {_text(first.shape)}"
             )
+        if spec.quant != first.quant:
+            raise AttrError(
+                f"concat: inputs are quantised differently, got {spec.quant}, "
+                f"expected {first.quant}; concat_quantized rescales"
+            )
         extent = spec.shape[axis] + extent
-    return (first.with_shape((*first.shape[:axis], extent, *first.shape[axis + 1 :])),)
+    return (first.moved((*first.shape[:axis], extent, *first.shape[axis + 1 :])),)
 
 
 def _concat_reference(arrays: Arrays, attrs: a.Axis) -> Arrays:
@@ -278,7 +283,7 @@ def region(starts: Sequence[int], sizes: Sequence[int], steps: Sequence[int]) ->
 
 def _slice_infer(specs: Specs, attrs: a.Slice) -> Specs:
     _check_region("slice", specs[0].shape, attrs, attrs.sizes)
-    return (specs[0].with_shape(attrs.sizes),)
+    return (specs[0].moved(attrs.sizes),)
 
 
 def _slice_reference(arrays: Arrays, attrs: a.Slice) -> Arrays:

@@ -77,7 +77,7 @@ def _channels_first(array: np.ndarray, groups: int) -> np.ndarray:
     return flat
 
 
-def _convolve(x: np.ndarray, w: np.ndarray, attrs: Any, out: np.ndarray) -> None:
+def convolve(x: np.ndarray, w: np.ndarray, attrs: Any, out: np.ndarray) -> None:
     """Write the convolution of arrays of the compute dtype into ``out``."""
     kernel, positions = w.shape[2:], out.shape[2:]
     groups, per_group = attrs.groups, w.shape[0] // attrs.groups
@@ -106,7 +106,7 @@ def _conv2d(
         return
     wide = compute_dtype(out.dtype)
     result = out if wide == out.dtype else np.empty(out.shape, wide)
-    _convolve(widened(inputs[0]), widened(inputs[1]), attrs, result)
+    convolve(widened(inputs[0]), widened(inputs[1]), attrs, result)
     if result is not out:
         out[...] = result
 
@@ -123,7 +123,7 @@ def _conv2d_fused(
         return
     wide = compute_dtype(out.dtype)
     result = out if wide == out.dtype else np.empty(out.shape, wide)
-    _convolve(widened(inputs[0]), widened(inputs[1]), attrs, result)
+    convolve(widened(inputs[0]), widened(inputs[1]), attrs, result)
     finish(result, inputs[2:], attrs, 1)
     if result is not out:
         out[...] = result

@@ -103,6 +103,18 @@ typedef struct ty_adaptive_avg_pool2d_backward_attrs {
   ty_list size;
 } ty_adaptive_avg_pool2d_backward_attrs;
 
+typedef struct ty_adaptive_avg_pool2d_quantized_attrs {
+  ty_attrs head;
+  ty_list size;
+  int64_t x_zero_point;
+  double multiplier;
+  double scale;
+  int64_t zero_point;
+  int64_t dtype;
+  int64_t lower;
+  int64_t upper;
+} ty_adaptive_avg_pool2d_quantized_attrs;
+
 typedef struct ty_adaptive_max_pool2d_attrs {
   ty_attrs head;
   ty_list size;
@@ -121,6 +133,19 @@ typedef struct ty_adaptive_max_pool2d_pick_attrs {
 typedef struct ty_add_attrs {
   ty_attrs head;
 } ty_add_attrs;
+
+typedef struct ty_add_quantized_attrs {
+  ty_attrs head;
+  int64_t a_zero_point;
+  int64_t b_zero_point;
+  double a_multiplier;
+  double b_multiplier;
+  double scale;
+  int64_t zero_point;
+  int64_t dtype;
+  int64_t lower;
+  int64_t upper;
+} ty_add_quantized_attrs;
 
 typedef struct ty_arange_attrs {
   ty_attrs head;
@@ -179,6 +204,21 @@ typedef struct ty_avg_pool2d_backward_attrs {
   ty_list size;
 } ty_avg_pool2d_backward_attrs;
 
+typedef struct ty_avg_pool2d_quantized_attrs {
+  ty_attrs head;
+  ty_list kernel;
+  ty_list stride;
+  ty_list padding;
+  int64_t count_include_pad;
+  int64_t x_zero_point;
+  double multiplier;
+  double scale;
+  int64_t zero_point;
+  int64_t dtype;
+  int64_t lower;
+  int64_t upper;
+} ty_avg_pool2d_quantized_attrs;
+
 typedef struct ty_batch_norm_attrs {
   ty_attrs head;
   double eps;
@@ -229,6 +269,18 @@ typedef struct ty_concat_attrs {
   int64_t axis;
 } ty_concat_attrs;
 
+typedef struct ty_concat_quantized_attrs {
+  ty_attrs head;
+  int64_t axis;
+  ty_list x_zero_points;
+  ty_list multipliers;
+  double scale;
+  int64_t zero_point;
+  int64_t dtype;
+  int64_t lower;
+  int64_t upper;
+} ty_concat_quantized_attrs;
+
 typedef struct ty_conv2d_attrs {
   ty_attrs head;
   ty_list stride;
@@ -268,6 +320,26 @@ typedef struct ty_conv2d_fused_attrs {
   double upper;
 } ty_conv2d_fused_attrs;
 
+typedef struct ty_conv2d_quantized_attrs {
+  ty_attrs head;
+  ty_list stride;
+  ty_list padding;
+  ty_list dilation;
+  int64_t groups;
+  int64_t has_bias;
+  int64_t has_residual;
+  int64_t x_zero_point;
+  ty_list w_zero_points;
+  ty_list multipliers;
+  int64_t residual_zero_point;
+  double residual_multiplier;
+  double scale;
+  int64_t zero_point;
+  int64_t dtype;
+  int64_t lower;
+  int64_t upper;
+} ty_conv2d_quantized_attrs;
+
 typedef struct ty_copy_attrs {
   ty_attrs head;
 } ty_copy_attrs;
@@ -289,6 +361,13 @@ typedef struct ty_cumsum_attrs {
   ty_attrs head;
   int64_t axis;
 } ty_cumsum_attrs;
+
+typedef struct ty_dequantize_attrs {
+  ty_attrs head;
+  ty_list scales;
+  ty_list zero_points;
+  int64_t axis;
+} ty_dequantize_attrs;
 
 typedef struct ty_div_attrs {
   ty_attrs head;
@@ -481,6 +560,24 @@ typedef struct ty_matmul_fused_attrs {
   double upper;
 } ty_matmul_fused_attrs;
 
+typedef struct ty_matmul_quantized_attrs {
+  ty_attrs head;
+  int64_t transpose_a;
+  int64_t transpose_b;
+  int64_t has_bias;
+  int64_t has_residual;
+  int64_t x_zero_point;
+  ty_list w_zero_points;
+  ty_list multipliers;
+  int64_t residual_zero_point;
+  double residual_multiplier;
+  double scale;
+  int64_t zero_point;
+  int64_t dtype;
+  int64_t lower;
+  int64_t upper;
+} ty_matmul_quantized_attrs;
+
 typedef struct ty_max_attrs {
   ty_attrs head;
   ty_list axes;
@@ -596,6 +693,14 @@ typedef struct ty_prod_attrs {
   int64_t keepdims;
 } ty_prod_attrs;
 
+typedef struct ty_quantize_attrs {
+  ty_attrs head;
+  ty_list scales;
+  ty_list zero_points;
+  int64_t axis;
+  int64_t dtype;
+} ty_quantize_attrs;
+
 typedef struct ty_reciprocal_attrs {
   ty_attrs head;
 } ty_reciprocal_attrs;
@@ -613,6 +718,17 @@ typedef struct ty_relu_attrs {
 typedef struct ty_relu6_attrs {
   ty_attrs head;
 } ty_relu6_attrs;
+
+typedef struct ty_requantize_attrs {
+  ty_attrs head;
+  int64_t x_zero_point;
+  double multiplier;
+  double scale;
+  int64_t zero_point;
+  int64_t dtype;
+  int64_t lower;
+  int64_t upper;
+} ty_requantize_attrs;
 
 typedef struct ty_reshape_attrs {
   ty_attrs head;
