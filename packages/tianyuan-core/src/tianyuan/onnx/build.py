@@ -16,7 +16,7 @@ from .node import Node, Plan
 from .reader import TensorReader, dtype_of, require
 from .table import find
 
-_OLDEST = 7
+_OLDEST = 1
 _MOST_NODES = 1_000_000
 _FOREIGN = ("", "ai.onnx")
 
@@ -216,6 +216,15 @@ def _info(value: Any) -> ValueInfo:
     return ValueInfo(value.name, dtype, tuple(shape))
 
 
+def _declared(value: Any) -> tuple[np.dtype, tuple[Any, ...] | None] | None:
+    """Return dtype and shape of a subgraph's output, or None where nothing is said."""
+    if value.type.WhichOneof("value") != "tensor_type" or not value.type.tensor_type.elem_type:
+        return None
+    info = _info(value)
+    assert info.dtype is not None
+    return info.dtype, info.shape
+
+
 class _Builder:
     """Makes plans of graphs and their subgraphs."""
 
@@ -260,6 +269,13 @@ class _Builder:
             raise ModelFormatError(f"onnx: values are never made: {', '.join(sorted(missing)[:9])}")
         plan.captured = reads - local
         plan.last_uses = _last_uses(plan)
+        plan.output_types = [_declared(value) for value in graph.output]
+        return plan
+
+    def _subgraph(self, graph: Any, visible: frozenset[str]) -> Plan:
+        initialisers = self.initialisers(graph)
+        plan = self.plan(graph, initialisers, visible)
+        plan.constants.update((name, Known(array)) for name, array in initialisers.items())
         return plan
 
     def _node(self, domain: str, proto: Any, visible: frozenset[str]) -> Node:
@@ -310,7 +326,7 @@ class _Builder:
             2: lambda: int(proto.i),
             3: lambda: _text(proto.s),
             4: lambda: self._tensors.read(proto.t),
-            5: lambda: self.plan(proto.g, _Subgraph(self, proto.g), visible),
+            5: lambda: self._subgraph(proto.g, visible),
             6: lambda: tuple(proto.floats),
             7: lambda: tuple(proto.ints),
             8: lambda: tuple(_text(item) for item in proto.strings),
@@ -319,13 +335,6 @@ class _Builder:
         if kind in readers:
             return readers[kind]()
         return None  # types and the like, which no function of the table reads
-
-
-class _Subgraph(dict[str, np.ndarray]):
-    """The initialisers of a subgraph."""
-
-    def __init__(self, builder: _Builder, graph: Any) -> None:
-        super().__init__(builder.initialisers(graph))
 
 
 def _text(data: bytes) -> str:

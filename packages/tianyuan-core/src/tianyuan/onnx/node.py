@@ -27,6 +27,7 @@ class Plan:
         constants: values that are known at once, by name.
         last_uses: for each node, the names that nothing reads after it.
         captured: names that it reads from the graph around it.
+        output_types: dtype and shape that the file declares for each output, where it does.
     """
 
     name: str
@@ -36,6 +37,9 @@ class Plan:
     constants: dict[str, Known] = field(default_factory=dict)
     last_uses: list[list[str]] = field(default_factory=list)
     captured: set[str] = field(default_factory=set)
+    output_types: list[tuple[np.dtype, tuple[Any, ...] | None] | None] = field(
+        default_factory=list
+    )
 
 
 @dataclass(eq=False)

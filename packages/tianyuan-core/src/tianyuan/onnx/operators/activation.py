@@ -31,7 +31,7 @@ def leaky_relu(node: Node, x: Tensor) -> Tensor:
     return _positive(x, x, binary("mul", x, node.float("alpha", 0.01)))
 
 
-@operator("PRelu")
+@operator("PRelu", 7)
 def prelu(node: Node, x: Tensor, slope: Tensor) -> Tensor:
     return _positive(x, x, run("mul", x, slope))
 

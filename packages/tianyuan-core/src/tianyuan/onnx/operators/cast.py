@@ -125,7 +125,7 @@ def _float_text(item: Any) -> str:
     return str(item)
 
 
-@operator("Cast", form=VALUES)
+@operator("Cast", 6, form=VALUES)
 def cast(node: Node, runtime: Any, x: Any) -> Any:
     """Convert to the element type ``to``."""
     return converted(node, x, dtype_of(node.int("to")))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...errors import DTypeError
 from ..node import Node
 from ..table import operator
 from .common import Tensor, binary, constant, is_float, run, scalar
@@ -32,7 +31,8 @@ def _enter_unary(name: str, op: str) -> None:
 
 
 def _enter_binary(name: str, op: str) -> None:
-    @operator(name)
+    # Before version 7 the second operand was spread by attributes.
+    @operator(name, 7)
     def apply(node: Node, a: Tensor, b: Tensor) -> Tensor:
         return run(op, a, b)
 
@@ -54,7 +54,7 @@ def truncated_div(a: Tensor, b: Tensor) -> Tensor:
     return run("add", down, up)
 
 
-@operator("Div")
+@operator("Div", 7)
 def div(node: Node, a: Tensor, b: Tensor) -> Tensor:
     """Divide; integers are rounded towards zero."""
     return run("div", a, b) if is_float(a) else truncated_div(a, b)
@@ -64,10 +64,12 @@ def div(node: Node, a: Tensor, b: Tensor) -> Tensor:
 def mod(node: Node, a: Tensor, b: Tensor) -> Tensor:
     """Return the remainder with the divisor's sign, with ``fmod`` with the dividend's."""
     if not node.flag("fmod"):
-        if is_float(a):
-            raise DTypeError("mod of floats needs fmod = 1")
         return run("mod", a, b)
     size = run("mod", _size(a), _size(b))
+    if is_float(a):
+        # A finite dividend is its own remainder by infinity.
+        own = run("logical_and", run("isinf", b), run("logical_not", run("isinf", a)))
+        size = run("where", own, _size(a), size)
     return run("where", binary("less", a, 0), run("neg", size), size) if a.dtype.kind != "u" else size
 
 
@@ -75,7 +77,7 @@ def _size(x: Tensor) -> Tensor:
     return x if x.dtype.kind == "u" else run("abs", x)
 
 
-@operator("Pow")
+@operator("Pow", 7)
 def power(node: Node, x: Tensor, y: Tensor) -> Tensor:
     """Raise to a power; the result has the base's dtype."""
     if is_float(x):
@@ -130,13 +132,16 @@ def isinf(node: Node, x: Tensor) -> Tensor:
 
 @operator("BitShift", 11)
 def bit_shift(node: Node, x: Tensor, by: Tensor) -> Tensor:
-    """Shift bits; shifting by the width or more gives zero."""
+    """Shift bits; shifting by the width or more leaves zero, or -1 of what was negative."""
     side = node.text("direction", allowed=("LEFT", "RIGHT"))
     width = x.dtype.itemsize * 8
     all_out = binary("greater_equal", by, width)
     shifted = run("left_shift" if side == "LEFT" else "right_shift", x,
                   run("where", all_out, scalar(by, 0), by))  # fmt: skip
-    return run("where", all_out, scalar(x, 0), shifted)
+    rest = scalar(x, 0)
+    if side == "RIGHT" and x.dtype.kind == "i":
+        rest = run("where", binary("less", x, 0), scalar(x, -1), rest)
+    return run("where", all_out, rest, shifted)
 
 
 @operator("Clip", 11, known=(1, 2))

@@ -102,15 +102,11 @@ def max_unpool(node: Node, x: Tensor, places: Tensor, shape: Array | None = None
     ]
     inner = [*map(int, x.shape[:2]), *natural]
     want = inner if shape is None else [int(n) for n in shape]
-    # Places count in the natural shape; a larger one that is asked for is laid around it.
-    flat = run("broadcast_to", scalar(x, 0), shape=(int(np.prod(inner)),))
     count = int(np.prod(x.shape))
-    index = reshaped(places, (count,))
-    filled = run("scatter", flat, index, reshaped(x, (count,)), axis=0)
-    if want == inner:
-        return reshaped(filled, inner)
-    flat = run("broadcast_to", scalar(x, 0), shape=(int(np.prod(want)),))
-    return reshaped(run("scatter", flat, index, reshaped(x, (count,)), axis=0), want)
+    flat = run("broadcast_to", scalar(x, 0), shape=(int(np.prod(inner)),))
+    flat = run("scatter", flat, reshaped(places, (count,)), reshaped(x, (count,)), axis=0)
+    after = [n - m for n, m in zip(want, inner, strict=True)]
+    return zero_padded(reshaped(flat, inner), [0] * len(inner), after)
 
 
 def _summed(x: Tensor, at: Window) -> Tensor:

@@ -34,8 +34,10 @@ def _is_plain(dtype: np.dtype) -> bool:
 
 def _laid(value: Any, x: Any, node: Node) -> Any:
     """Shape a scale or zero point so that it meets the values it belongs to."""
-    if value is None or int(shapes.volume(value.shape)) == 1 and len(value.shape) <= 1:
-        return value if value is None else _reshape(value, ())
+    if value is None:
+        return None
+    if int(shapes.volume(value.shape)) == 1 and len(value.shape) <= 1:
+        return _reshape(value, ())
     axis, rank = normal_axis(node.int("axis", 1), len(x.shape)), len(x.shape)
     block = node.int("block_size", 0)
     if len(value.shape) == 1 and not block:

@@ -174,7 +174,9 @@ def space_to_depth(node: Node, x: Tensor) -> Tensor:
     n, c, h, w = x.shape
     b = node.int("blocksize")
     apart = reshaped(x, (n, c, h // b, b, w // b, b))
-    return reshaped(permuted(apart, (0, 3, 5, 1, 2, 4)), (n, c * b * b, h // b, w // b))
+    by_depth = node.text("mode", "DCR", ("DCR", "CRD")) == "DCR"
+    perm = (0, 3, 5, 1, 2, 4) if by_depth else (0, 1, 3, 5, 2, 4)
+    return reshaped(permuted(apart, perm), (n, c * b * b, h // b, w // b))
 
 
 @operator("ConstantOfShape", 9, known=(0,))
@@ -251,7 +253,7 @@ def dropout(node: Node, x: Tensor, ratio: Array | None = None, training: Array |
     return binary("div", run("where", kept, x, scalar(x, 0)), 1 - rate), kept
 
 
-@operator("Dropout", 1, 11)
+@operator("Dropout", 7, 11)
 def dropout_by_attribute(node: Node, x: Tensor) -> Any:
     return run("copy", x), full(x.shape, 1, bool)
 

@@ -1,0 +1,81 @@
+"""How pooling is written."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ... import shapes
+from ...graph.graph import Node
+from ..writer import Writer, exporter, spec_of
+from .reduction import reduce
+
+
+@exporter("max_pool2d")
+def max_pool2d(w: Writer, node: Node, x: str) -> str:
+    """Write the maximum of windows."""
+    found: str = w.op("MaxPool", x, **_window(node))
+    return found
+
+
+@exporter("avg_pool2d")
+def avg_pool2d(w: Writer, node: Node, x: str) -> str:
+    """Write the mean of windows."""
+    counts = int(node.attrs.count_include_pad)
+    found: str = w.op("AveragePool", x, count_include_pad=counts, **_window(node))
+    return found
+
+
+def _window(node: Node) -> dict[str, list[int]]:
+    attrs = node.attrs
+    return {
+        "kernel_shape": list(attrs.kernel),
+        "strides": list(attrs.stride),
+        "pads": list(attrs.padding),
+    }
+
+
+@exporter("adaptive_avg_pool2d", "adaptive_max_pool2d")
+def adaptive_pool2d(w: Writer, node: Node, x: str) -> str:
+    """Write pooling to a given size: of everything, of equal windows, or of unequal ones."""
+    means = node.op.name == "adaptive_avg_pool2d"
+    size = node.attrs.size
+    if all(shapes.expr_of(n) == 1 for n in size):
+        found: str = w.op("GlobalAveragePool" if means else "GlobalMaxPool", x)
+        return found
+    extents = w.fixed(spec_of(node).shape[2:], "the size that is pooled")
+    wanted = w.fixed(size, "the size that is pooled to")
+    if all(have % want == 0 for have, want in zip(extents, wanted, strict=True)):
+        step = [have // want for have, want in zip(extents, wanted, strict=True)]
+        kind = "AveragePool" if means else "MaxPool"
+        found = w.op(kind, x, kernel_shape=step, strides=step)
+        return found
+    if means:
+        rows, columns = (_means(h, o) for h, o in zip(extents, wanted, strict=True))
+        dtype = spec_of(node).dtype
+        left = w.op("MatMul", w.constant(rows, dtype, name="rows"), x)
+        found = w.op("MatMul", left, w.constant(columns.T, dtype, name="columns"))
+        return found
+    for axis, (have, want) in enumerate(zip(extents, wanted, strict=True), start=2):
+        x = _maxima(w, x, axis, have, want)
+    return x
+
+
+def _bounds(have: int, want: int) -> list[tuple[int, int]]:
+    return [(i * have // want, -(-(i + 1) * have // want)) for i in range(want)]
+
+
+def _means(have: int, want: int) -> np.ndarray:
+    """Return the (want, have) matrix whose rows average the windows."""
+    matrix = np.zeros((want, have))
+    for row, (start, stop) in enumerate(_bounds(have, want)):
+        matrix[row, start:stop] = 1 / (stop - start)
+    return matrix
+
+
+def _maxima(w: Writer, x: str, axis: int, have: int, want: int) -> str:
+    parts = []
+    for start, stop in _bounds(have, want):
+        limits = (w.constant([n], np.int64) for n in (start, stop, axis))
+        parts.append(reduce(w, "ReduceMax", w.op("Slice", x, *limits), [axis], True))
+    found: str = w.op("Concat", *parts, axis=axis)
+    return found
