@@ -76,7 +76,7 @@ class Model:
         """
         given = self._bind(args, kwargs)
         arrays = [
-            _as_input(name, value, spec)
+            as_input(name, value, spec)
             for (name, spec), value in zip(self.input_specs.items(), given, strict=True)
         ]
         with self._choice():
@@ -134,7 +134,7 @@ class Model:
     def profile(self, *inputs: Any) -> list[float]:
         """Run once and return the seconds that each step of the program took."""
         arrays = [
-            _as_input(name, value, spec)
+            as_input(name, value, spec)
             for (name, spec), value in zip(self.input_specs.items(), inputs, strict=True)
         ]
         compiled = self._compiled_for(arrays, {})
@@ -156,7 +156,12 @@ def _symbols(spec: TensorSpec) -> set[str]:
     return shapes.symbols_of(spec.shape)
 
 
-def _as_input(name: str, value: Any, spec: TensorSpec) -> np.ndarray:
+def as_input(name: str, value: Any, spec: TensorSpec) -> np.ndarray:
+    """Return an input as C-contiguous array of the dtype that a spec asks for.
+
+    Raises:
+        DTypeError: where it has another that is not converted.
+    """
     array = value.__array__(copy=False) if isinstance(value, Tensor) else np.asarray(value)
     if array.dtype != spec.dtype:
         weak = not isinstance(value, (np.ndarray, Tensor)) or array.dtype == np.float64

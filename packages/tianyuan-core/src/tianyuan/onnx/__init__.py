@@ -1,10 +1,11 @@
-"""Bring ONNX models in: as a trainable module, or as a model that runs compiled."""
+"""Bring ONNX models in, as a trainable module or a model that runs compiled, and write them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from .build import build
+from .export_model import export
 from .model import load_model
 from .module import OnnxModule
 from .reader import TensorReader, parse
@@ -30,4 +31,4 @@ def load(source: Any, *, max_bytes: int = LIMIT) -> OnnxModule:
     return OnnxModule(build(model, TensorReader(folder)), max_bytes)
 
 
-__all__ = ["LIMIT", "OnnxModule", "load", "load_model", "supported"]
+__all__ = ["LIMIT", "OnnxModule", "export", "load", "load_model", "supported"]

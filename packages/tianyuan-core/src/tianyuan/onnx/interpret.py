@@ -28,6 +28,18 @@ class TooLarge(ModelFormatError):
     """Raise where a value would be larger than the limit."""
 
 
+class ValueNeeded(TraceError):
+    """Raise where a graph cannot be made without the value of a traced tensor.
+
+    Attributes:
+        value: what stands for the tensor in the graph.
+    """
+
+    def __init__(self, message: str, value: Any) -> None:
+        super().__init__(message)
+        self.value = value
+
+
 class Scope:
     """Values by name, with those of the graphs around."""
 
@@ -196,10 +208,18 @@ class Interpreter:
                 if found is not NotImplemented:
                     return _of_extents(found, plain)
         if operator.form == ARRAYS:
-            return operator.run(node, *(array_of(value) for value in inputs))
+            return operator.run(node, *(self._data_of(value) for value in inputs))
         if all_known and not any(value.is_symbolic for value in plain):
             return self._folded(node, inputs)
         return operator.run(node, *self._arguments(node, inputs))
+
+    @staticmethod
+    def _data_of(value: Value) -> Any:
+        try:
+            return array_of(value)
+        except ValueNeeded as error:
+            # The operator works on data, not on what describes them: no graph can hold it.
+            raise TraceError(str(error)) from None
 
     def _arguments(self, node: Node, inputs: Sequence[Value]) -> list[Any]:
         known = node.operator.known
@@ -244,6 +264,8 @@ def _of_extents(found: Any, inputs: Sequence[Known]) -> Any:
 
 def _retold(error: TianyuanError, text: str) -> TianyuanError:
     """Return an error of the same class with another message."""
+    if isinstance(error, ValueNeeded):
+        return ValueNeeded(text, error.value)
     return type(error)(text)
 
 
@@ -270,9 +292,10 @@ def array_of(value: Value) -> Any:
             state.recorder is None or not state.recorder.is_written(value)
         )
         if not known:
-            raise TraceError(
+            raise ValueNeeded(
                 "the result depends on data that a graph does not have, got a traced tensor; "
-                "expected a value known when the model is loaded"
+                "expected a value known when the model is loaded",
+                data,
             )
         return dispatch.host_array(value, data)
     if isinstance(value, list):

@@ -13,14 +13,18 @@ import numpy as np
 
 from .. import dtypes, registry, shapes
 from ..errors import TianyuanError, TraceError
-from ..graph.graph import Graph
+from ..graph.graph import Graph, Value
 from ..imperative.tensor import Tensor
-from ..jit.model import Model
+from ..jit.model import Model, as_input
 from ..jit.tracer import SymbolFixed, Tracer
 from ..op import TensorSpec
+from .interpret import ValueNeeded
+from .known import Known
 from .module import OnnxModule, check_shapes
 
 _PROGRAM_LIMIT = 16
+# Inputs of at most so many bytes may be known when a graph is made.
+_VALUE_BYTES = 1024
 # Sizes of the first axis and of all others at which a graph with symbols is tried.
 _EXAMPLES = ((2, 224), (2, 64), (2, 32), (2, 16), (2, 8), (3, 5), (2, 128), (1, 1))
 _OTHERS = ((3, 256), (3, 96), (5, 7))
@@ -30,8 +34,9 @@ def load_model(module: OnnxModule, backend: str | None, threads: int | None) -> 
     """Return a module's graph as a model that runs compiled.
 
     Sizes that the file leaves open stay symbols where the graph is the same for every size;
-    otherwise a graph is made for each combination of sizes that is met. A model whose shapes depend
-    on data runs eagerly, which a warning says.
+    otherwise a graph is made for each combination of sizes that is met, and of the values of small
+    inputs that decide sizes. A model whose shapes depend on other data runs eagerly, which a
+    warning says.
     """
     if not all(_is_plain(info.dtype) for info in (*module.inputs, *module.outputs)):
         return EagerModel(module, backend, threads, "its inputs or outputs are no plain tensors")
@@ -43,6 +48,8 @@ def load_model(module: OnnxModule, backend: str | None, threads: int | None) -> 
                 return SizedModel(module, backend, threads)
         else:
             graph = trace_graph(module, {})
+    except ValueNeeded:
+        return SizedModel(module, backend, threads)
     except TraceError as error:
         return EagerModel(module, backend, threads, str(error))
     return Model(graph, names, backend, threads)
@@ -161,13 +168,24 @@ def trace_graph(module: OnnxModule, sizes: Mapping[str, int], symbols: bool = Tr
     return trace_specs(module, specs)
 
 
-def trace_specs(module: OnnxModule, specs: Sequence[TensorSpec]) -> Graph:
-    """Return the module's graph for inputs of these specs."""
+def trace_specs(
+    module: OnnxModule, specs: Sequence[TensorSpec], values: Mapping[str, Known] | None = None
+) -> Graph:
+    """Return the module's graph for inputs of these specs, some of which are known.
+
+    Raises:
+        ValueNeeded: where another value must be known; ``value`` is among the graph's values.
+        TraceError: where the graph depends on data otherwise.
+    """
     tracer = Tracer(capture_as_const=True)
+    given = values or {}
     with tracer.recording():
-        inputs = [
+        inputs: list[Any] = [
             tracer.add_input(spec, info.name)
             for spec, info in zip(specs, module.inputs, strict=True)
+        ]
+        inputs = [
+            given.get(info.name, tensor) for info, tensor in zip(module.inputs, inputs, strict=True)
         ]
         result = module(*inputs)
         results = result if isinstance(result, tuple) else (result,)
@@ -180,53 +198,110 @@ def trace_specs(module: OnnxModule, specs: Sequence[TensorSpec]) -> Graph:
     return tracer.graph
 
 
-class SizedModel(Model):
-    """A model with a graph of its own for each combination of input shapes."""
+def sources(value: Value) -> set[str]:
+    """Return the names of the graph's inputs that a value depends on."""
+    found: set[str] = set()
+    seen: set[Value] = set()
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if item in seen:
+            continue
+        seen.add(item)
+        if item.node is None:
+            found.add(item.name)
+        else:
+            waiting += item.node.inputs
+    return found
 
-    def __init__(self, module: OnnxModule, backend: str | None, threads: int | None) -> None:
+
+class SizedModel(Model):
+    """A model with a graph of its own for each combination of input shapes and small values."""
+
+    def __init__(
+        self, module: OnnxModule, backend: str | None, threads: int | None
+    ) -> None:
         self.backend = backend
         self.input_specs = _declared(module, module.inputs)
         self.output_specs = _declared(module, module.outputs)
         self._module = module
         self._threads = threads
+        self._valued: set[str] = set()
         self._models: OrderedDict[Any, Model] = OrderedDict()
 
-    def _model(self, given: Sequence[tuple[int, ...]]) -> Model:
-        key = tuple(map(tuple, given))
+    def _model(self, given: Sequence[Any]) -> Model:
+        """Return the model for inputs, making its graph first where these are new."""
+        key = self._key(given)
         found = self._models.get(key)
         if found is None:
-            specs = []
-            for info, shape in zip(self._module.inputs, key, strict=True):
-                assert info.dtype is not None
-                specs.append(TensorSpec(shape, info.dtype))
-            check_shapes(self._module.inputs, specs)
-            names = list(self.output_specs)
-            graph = trace_specs(self._module, specs)
-            found = self._models[key] = Model(graph, names, self.backend, self._threads)
+            check_shapes(self._module.inputs, given)
+            found = self._made(given)
+            self._models[self._key(given)] = found
             if len(self._models) > _PROGRAM_LIMIT:
                 self._models.popitem(last=False)
         else:
             self._models.move_to_end(key)
         return found
 
+    def _key(self, given: Sequence[Any]) -> Any:
+        return tuple(
+            (value.shape, value.tobytes() if info.name in self._valued else None)
+            for info, value in zip(self._module.inputs, given, strict=True)
+        )
+
+    def _made(self, given: Sequence[np.ndarray]) -> Model:
+        infos = self._module.inputs
+        specs = [
+            TensorSpec(value.shape, info.dtype)
+            for info, value in zip(infos, given, strict=True)
+            if info.dtype is not None
+        ]
+        while True:
+            values = {
+                info.name: Known(value)
+                for info, value in zip(infos, given, strict=True)
+                if info.name in self._valued
+            }
+            try:
+                graph = trace_specs(self._module, specs, values)
+            except ValueNeeded as error:
+                more = sources(error.value) - self._valued
+                sizes = {i.name: v.nbytes for i, v in zip(infos, given, strict=True)}
+                if not more or any(sizes.get(name, 0) > _VALUE_BYTES for name in more):
+                    return EagerModel(self._module, self.backend, self._threads, str(error))
+                self._valued |= more
+            except TraceError as error:
+                return EagerModel(self._module, self.backend, self._threads, str(error))
+            else:
+                return Model(graph, list(self.output_specs), self.backend, self._threads)
+
+    def _arrays(self, inputs: Sequence[Any]) -> list[np.ndarray]:
+        return [
+            as_input(name, value, spec)
+            for (name, spec), value in zip(self.input_specs.items(), inputs, strict=True)
+        ]
+
     def __call__(
         self, *args: Any, out: Sequence[np.ndarray] | None = None, **kwargs: Any
     ) -> Any:
-        """Run the model as ``Model`` does, making the graph for new shapes first."""
+        """Run the model as ``Model`` does, making the graph for new shapes or values first."""
         given = self._bind(args, kwargs)
-        return self._model([np.shape(value) for value in given])(*given, out=out)
+        return self._model(self._arrays(given))(*given, out=out)
 
     def program(self, *inputs: Any, **sizes: int) -> Any:
-        """Return the Program that runs for these inputs or sizes."""
+        """Return the Program that runs for these inputs, or for zeros of these sizes."""
         if inputs:
-            return self._model([np.shape(value) for value in inputs]).program(*inputs)
+            return self._model(self._arrays(inputs)).program(*inputs)
         chosen = {**dict.fromkeys(_all_symbols(self.input_specs), 1), **sizes}
-        given = [shapes.specialise(spec.shape, chosen) for spec in self.input_specs.values()]
+        given = [
+            np.zeros(shapes.specialise(spec.shape, chosen), spec.dtype)
+            for spec in self.input_specs.values()
+        ]
         return self._model(given).program()
 
     def profile(self, *inputs: Any) -> list[float]:
         """Run once and return the seconds that each step of the program took."""
-        return self._model([np.shape(value) for value in inputs]).profile(*inputs)
+        return self._model(self._arrays(inputs)).profile(*inputs)
 
 
 def _all_symbols(specs: Mapping[str, TensorSpec]) -> set[str]:

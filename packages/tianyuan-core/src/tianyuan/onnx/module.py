@@ -173,6 +173,8 @@ def _tried(interpreter: Interpreter, node: Node, inputs: Sequence[Any]) -> list[
 
 def _as_value(info: ValueInfo, value: Any) -> Value:
     """Bring an input into the form that nodes take."""
+    if isinstance(value, Known):
+        return value
     if info.dtype is None:
         return _any_value(value)
     if isinstance(value, Tensor):

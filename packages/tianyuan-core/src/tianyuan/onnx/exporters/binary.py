@@ -10,6 +10,7 @@ from ... import dtypes
 from ...graph.graph import Node
 from ..writer import Writer, exporter, spec_of
 from .elementwise import as_bool
+from .reduction import widened
 
 _ARITHMETIC = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow"}
 _EXTREMES = {"maximum": ("Max", "Or"), "minimum": ("Min", "And")}
@@ -31,8 +32,11 @@ _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 def arithmetic(w: Writer, node: Node, x: str, y: str) -> str:
     """Write arithmetic; sums and products of bools are logic."""
     name = node.op.name
-    bools = dtypes.is_bool(spec_of(node).dtype)
-    found: str = w.op(_OF_BOOLS[name] if bools else _ARITHMETIC[name], x, y)
+    dtype = spec_of(node).dtype
+    wide = widened(dtype)
+    if name == "pow" and wide != dtype:
+        return w.cast(w.op("Pow", w.cast(x, wide), w.cast(y, wide)), dtype)
+    found: str = w.op(_OF_BOOLS[name] if dtypes.is_bool(dtype) else _ARITHMETIC[name], x, y)
     return found
 
 

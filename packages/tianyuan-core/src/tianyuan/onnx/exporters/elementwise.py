@@ -25,8 +25,12 @@ _ROUNDING = {"floor": "Floor", "ceil": "Ceil", "round": "Round"}
 @exporter(*_SAME)
 def same(w: Writer, node: Node, x: str) -> str:
     """Write an op that ONNX has under another name."""
-    if node.op.name == "relu" and not dtypes.is_float(spec_of(node).dtype):
-        found: str = w.op("Max", x, w.scalar(0, spec_of(node).dtype))
+    dtype = spec_of(node).dtype
+    if node.op.name == "relu" and not dtypes.is_float(dtype):
+        found: str = w.op("Max", x, w.scalar(0, dtype))
+        return found
+    if node.op.name == "neg" and dtype.kind == "u":
+        found = w.op("Sub", w.scalar(0, dtype), x)
         return found
     found = w.op(_SAME[node.op.name], x)
     return found

@@ -71,11 +71,10 @@ def index_set(w: Writer, node: Node, x: str, v: str, *indices: str) -> str:
 
 @exporter("one_hot")
 def one_hot(w: Writer, node: Node, index: str) -> str:
-    """Write ones at the places that indices name."""
-    dtype = result_of(node).dtype
+    """Write ones at the places that indices name, found by comparing with all of them."""
     if shapes.symbols_of(node.attrs.depth):
         raise Unsupported("the number of classes must not be dynamic")
-    depth = w.constant(int(node.attrs.depth), np.int64)
-    values = w.constant(np.array([0, 1]).astype(dtype))
-    found: str = w.op("OneHot", index, depth, values, axis=-1)
-    return found
+    dtype = spec_of(node).dtype
+    classes = w.constant(np.arange(int(node.attrs.depth)), dtype, name="classes")
+    column = w.op("Unsqueeze", index, w.constant([-1], np.int64))
+    return w.cast(w.op("Equal", column, classes), result_of(node).dtype)

@@ -115,8 +115,11 @@ def place(
     zero: str,
 ) -> str:
     """Write zeros of a shape in which a value stands where a slice would be taken."""
-    if any(step < 1 for step in steps):
-        raise Unsupported("elements cannot be placed in reverse")
+    if any(step < 0 for step in steps):
+        last = [size - 1 if step < 0 else 0 for size, step in zip(sizes, steps, strict=True)]
+        v = cut(w, v, sizes, last, sizes, [-1 if step < 0 else 1 for step in steps])
+        starts = [start + n * step for start, n, step in zip(starts, last, steps, strict=True)]
+        steps = [abs(step) for step in steps]
     spread = [size if step == 1 else size * step for size, step in zip(sizes, steps, strict=True)]
     if any(step > 1 for step in steps):
         pairs = [n for size in sizes for n in (size, 1)]
@@ -154,10 +157,8 @@ def slice_set(w: Writer, node: Node, x: str, v: str) -> str:
         mask = w.cast(place(w, ones, *target, w.constant(0, np.int32)), np.bool_)
     else:
         held = np.zeros(tuple(map(int, spec.shape)), bool)
-        held[tuple(
-            slice(int(start), int(start) + int(size) * step, step)
-            for start, size, step in zip(attrs.starts, attrs.sizes, attrs.steps, strict=True)
-        )] = True  # fmt: skip
+        places = zip(attrs.starts, attrs.sizes, attrs.steps, strict=True)
+        held[np.ix_(*(start + np.arange(size) * step for start, size, step in places))] = True
         mask = w.constant(held, name="mask")
     found: str = w.op("Where", mask, placed, x)
     return w.cast(found, np.bool_) if dtypes.is_bool(spec.dtype) else found

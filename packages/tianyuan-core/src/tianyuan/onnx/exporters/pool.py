@@ -6,15 +6,20 @@ import numpy as np
 
 from ... import shapes
 from ...graph.graph import Node
-from ..writer import Writer, exporter, spec_of
+from ..writer import Unsupported, Writer, exporter, spec_of
 from .reduction import reduce
 
 
 @exporter("max_pool2d")
 def max_pool2d(w: Writer, node: Node, x: str) -> str:
-    """Write the maximum of windows."""
-    found: str = w.op("MaxPool", x, **_window(node))
-    return found
+    """Write the maximum of windows; integers are compared as floats that hold them exactly."""
+    dtype = spec_of(node).dtype
+    if dtype.kind not in "iu" or dtype.itemsize == 1:
+        found: str = w.op("MaxPool", x, **_window(node))
+        return found
+    if dtype.itemsize == 8:
+        raise Unsupported("no operator of ONNX pools 64-bit integers")
+    return w.cast(w.op("MaxPool", w.cast(x, np.float64), **_window(node)), dtype)
 
 
 @exporter("avg_pool2d")

@@ -34,11 +34,21 @@ def reduction(w: Writer, node: Node, x: str) -> str:
     attrs, dtype = node.attrs, spec_of(node).dtype
     if not attrs.axes:
         return x
-    op_type = _REDUCTIONS[node.op.name]
-    if not dtypes.is_bool(dtype):
+    op_type, wide = _REDUCTIONS[node.op.name], widened(dtype)
+    if wide == dtype:
         return reduce(w, op_type, x, attrs.axes, attrs.keepdims)
-    counted = reduce(w, op_type, w.cast(x, np.int32), attrs.axes, attrs.keepdims)
-    return w.cast(counted, np.bool_)
+    return w.cast(reduce(w, op_type, w.cast(x, wide), attrs.axes, attrs.keepdims), dtype)
+
+
+def widened(dtype: np.dtype) -> np.dtype:
+    """Return the type to compute in where ONNX lacks an operator for bools and narrow integers.
+
+    Results wrap around as they would in the narrow type.
+    """
+    narrow = dtypes.is_bool(dtype) or (dtype.kind in "iu" and dtype.itemsize < 4)
+    if dtype.kind == "u" and not narrow:
+        return np.dtype(np.int64)
+    return np.dtype(np.int32) if narrow else dtype
 
 
 @exporter("sum_to")
@@ -51,7 +61,11 @@ def sum_to(w: Writer, node: Node, x: str) -> str:
         grown = shapes.expr_of(before[lead + axis]) != shapes.expr_of(extent)
         if grown and int(extent) == 1:
             axes.append(lead + axis)
-    summed = reduce(w, "ReduceSum", x, axes, True) if axes else x
+    dtype = spec_of(node).dtype
+    wide = widened(dtype)
+    summed = x if wide == dtype or not axes else w.cast(x, wide)
+    summed = reduce(w, "ReduceSum", summed, axes, True) if axes else summed
+    summed = w.cast(summed, dtype) if wide != dtype and axes else summed
     left = [1 if axis in axes else extent for axis, extent in enumerate(before)]
     return w.reshape(summed, left, after) if lead else summed
 
@@ -77,8 +91,11 @@ def softmax(w: Writer, node: Node, x: str) -> str:
 @exporter("cumsum")
 def cumsum(w: Writer, node: Node, x: str) -> str:
     """Write sums of what comes before."""
-    found: str = w.op("CumSum", x, w.constant(node.attrs.axis, np.int64))
-    return found
+    dtype, axis = spec_of(node).dtype, w.constant(node.attrs.axis, np.int64)
+    wide = widened(dtype)
+    if wide == dtype:
+        return w.op("CumSum", x, axis)  # type: ignore[no-any-return]
+    return w.cast(w.op("CumSum", w.cast(x, wide), axis), dtype)
 
 
 @exporter("cumprod")
@@ -88,9 +105,12 @@ def cumprod(w: Writer, node: Node, x: str) -> str:
     (extent,) = w.fixed([spec.shape[axis]], "the extent along which products are taken")
     counts = np.tril(np.ones((extent, extent), bool))
     mask = counts.reshape(extent, extent, *(1,) * (spec.ndim - axis - 1))
-    spread = w.op("Unsqueeze", x, w.constant([axis], np.int64))
-    chosen = w.op("Where", w.constant(mask), spread, w.scalar(1, spec.dtype))
-    return reduce(w, "ReduceProd", chosen, [axis + 1], False)
+    wide = widened(spec.dtype)
+    given = x if wide == spec.dtype else w.cast(x, wide)
+    spread = w.op("Unsqueeze", given, w.constant([axis], np.int64))
+    chosen = w.op("Where", w.constant(mask), spread, w.scalar(1, wide))
+    found = reduce(w, "ReduceProd", chosen, [axis + 1], False)
+    return found if wide == spec.dtype else w.cast(found, spec.dtype)
 
 
 @exporter("sort")

@@ -68,9 +68,6 @@ def loop(
         TraceError: where a graph cannot know how many turns there are, or they are too many.
     """
     body = node.graph("body")
-    for what in (count, condition):
-        if not _is_known(what):
-            raise TraceError("the number of turns depends on data that a graph does not have")
     most = _MOST_TURNS if count is None else int(single(array_of(count)))
     going = condition is None or bool(single(array_of(condition)))
     values = list(carried)
@@ -86,8 +83,6 @@ def loop(
         for row, result in zip(collected, results[len(values) :], strict=True):
             row.append(result)
         turn += 1
-        if not _is_known(again):
-            raise TraceError("whether the loop goes on depends on data a graph does not have")
         going = bool(single(array_of(again)))
     empty = [
         _nothing(body, position)
