@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
@@ -11,12 +11,13 @@ import numpy as np
 
 from . import shapes
 from .op import Op, Specs
+from .records import record
 
 PLAIN = "plain"  # C-contiguous over the logical shape
 SAME = "same"  # any one layout, shared by all inputs and outputs of the full shape
 
 
-@dataclass(frozen=True)
+@record()
 class Call:
     """All that a kernel may know when it is asked whether it serves: never data."""
 
@@ -32,7 +33,7 @@ class Call:
         return (self.op.name, self.inputs, self.attrs, self.threads)
 
 
-@dataclass(frozen=True)
+@record()
 class Layouts:
     """Layout names by input and by output; the last entry stands for all that follow.
 
@@ -50,7 +51,7 @@ class Layouts:
         return self.outputs[min(index, len(self.outputs) - 1)]
 
 
-@dataclass(frozen=True)
+@record()
 class Context:
     """What a Python kernel is told besides its data."""
 
@@ -80,7 +81,7 @@ PythonRun = Callable[
 ]
 
 
-@dataclass(frozen=True)
+@record()
 class CFunction:
     """The address of a ``ty_run``, and whatever must stay alive for it."""
 
@@ -88,7 +89,7 @@ class CFunction:
     owner: Any = field(default=None, compare=False, repr=False)
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Kernel:
     """One way to run one op.
 
@@ -132,7 +133,7 @@ class Kernel:
         return f"Kernel({self.name})"
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Layout:
     """A named physical form of values.
 
@@ -153,7 +154,7 @@ class Layout:
     padding: str = "zero"
 
 
-@dataclass(frozen=True)
+@record()
 class DeviceSpec:
     """A kind of device that a backend serves.
 

@@ -6,19 +6,18 @@ symbolic.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ..op import DTypeName, Floats, Ints
+from ..records import record
 
 
-@dataclass(frozen=True)
+@record()
 class Cast:
     """The dtype to convert to."""
 
     dtype: DTypeName
 
 
-@dataclass(frozen=True)
+@record()
 class Relayout:
     """The names of the layouts between which a value is repacked."""
 
@@ -26,7 +25,7 @@ class Relayout:
     target: str
 
 
-@dataclass(frozen=True)
+@record()
 class Reduce:
     """The axes to reduce, and whether they stay with extent 1."""
 
@@ -34,7 +33,7 @@ class Reduce:
     keepdims: bool = False
 
 
-@dataclass(frozen=True)
+@record()
 class ArgReduce:
     """The axis to search, and whether it stays with extent 1."""
 
@@ -42,28 +41,28 @@ class ArgReduce:
     keepdims: bool = False
 
 
-@dataclass(frozen=True)
+@record()
 class Axis:
     """The axis that an op works along."""
 
     axis: int
 
 
-@dataclass(frozen=True)
+@record()
 class Shape:
     """The shape of the result."""
 
     shape: Ints
 
 
-@dataclass(frozen=True)
+@record()
 class Transpose:
     """For each axis of the result, the axis of the input it comes from."""
 
     perm: Ints
 
 
-@dataclass(frozen=True)
+@record()
 class Pad:
     """How many elements to add at each axis, and what they hold."""
 
@@ -73,7 +72,7 @@ class Pad:
     value: float = 0.0
 
 
-@dataclass(frozen=True)
+@record()
 class PadBackward:
     """What ``pad`` added at each axis, and how it filled it."""
 
@@ -82,7 +81,7 @@ class PadBackward:
     mode: str = "constant"
 
 
-@dataclass(frozen=True)
+@record()
 class Slice:
     """First index, count and step at each axis."""
 
@@ -91,7 +90,7 @@ class Slice:
     steps: Ints
 
 
-@dataclass(frozen=True)
+@record()
 class SliceBackward:
     """The shape that was sliced, and first index and step at each axis."""
 
@@ -100,7 +99,7 @@ class SliceBackward:
     steps: Ints
 
 
-@dataclass(frozen=True)
+@record()
 class SliceSet:
     """The region that is replaced: first index, count and step at each axis."""
 
@@ -109,7 +108,7 @@ class SliceSet:
     steps: Ints
 
 
-@dataclass(frozen=True)
+@record()
 class TakeBackward:
     """The axis that ``take`` indexed, and its extent."""
 
@@ -117,14 +116,14 @@ class TakeBackward:
     size: int
 
 
-@dataclass(frozen=True)
+@record()
 class Index:
     """How many leading axes the index arrays address."""
 
     count: int
 
 
-@dataclass(frozen=True)
+@record()
 class OneHot:
     """The number of classes, and the dtype of the result."""
 
@@ -132,7 +131,7 @@ class OneHot:
     dtype: DTypeName
 
 
-@dataclass(frozen=True)
+@record()
 class Sort:
     """The axis to sort along, and the order."""
 
@@ -140,7 +139,7 @@ class Sort:
     descending: bool = False
 
 
-@dataclass(frozen=True)
+@record()
 class TopK:
     """How many elements to keep along an axis; the largest where descending."""
 
@@ -149,7 +148,7 @@ class TopK:
     descending: bool = True
 
 
-@dataclass(frozen=True)
+@record()
 class Full:
     """The shape, the value that every element has, and the dtype."""
 
@@ -158,7 +157,7 @@ class Full:
     dtype: DTypeName
 
 
-@dataclass(frozen=True)
+@record()
 class Arange:
     """The first value, the difference between neighbours, their count and the dtype."""
 
@@ -168,7 +167,7 @@ class Arange:
     dtype: DTypeName
 
 
-@dataclass(frozen=True)
+@record()
 class Eye:
     """The extents, which diagonal holds ones (0 the main one), and the dtype."""
 
@@ -178,7 +177,7 @@ class Eye:
     dtype: DTypeName
 
 
-@dataclass(frozen=True)
+@record()
 class RandomFill:
     """The shape and dtype of the result, and how many Philox blocks to skip."""
 
@@ -187,7 +186,7 @@ class RandomFill:
     skip: int = 0
 
 
-@dataclass(frozen=True)
+@record()
 class SgdUpdate:
     """Hyper-parameters of stochastic gradient descent that stay fixed during training."""
 
@@ -196,7 +195,7 @@ class SgdUpdate:
     nesterov: bool
 
 
-@dataclass(frozen=True)
+@record()
 class AdamUpdate:
     """Hyper-parameters of Adam and AdamW that stay fixed during training."""
 
@@ -207,7 +206,7 @@ class AdamUpdate:
     decoupled: bool
 
 
-@dataclass(frozen=True)
+@record()
 class FusedElementwise:
     """A straight-line program over registers, four ints per instruction.
 

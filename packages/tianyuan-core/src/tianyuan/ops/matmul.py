@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,13 @@ from .. import shapes
 from ..dtypes import is_float
 from ..errors import DTypeError, ShapeError
 from ..op import GradContext, Op, Specs, TensorSpec, expect_same_dtype
+from ..records import record
 from .epilogue import activate, check_epilogue
 from .operand import unbroadcast
 from .shape import RESHAPE
 
 
-@dataclass(frozen=True)
+@record()
 class Matmul:
     """Whether the last two axes of each input are swapped first."""
 
@@ -25,7 +25,7 @@ class Matmul:
     transpose_b: bool = False
 
 
-@dataclass(frozen=True)
+@record()
 class MatmulFused:
     """A product followed by bias, residual and activation, in this order."""
 

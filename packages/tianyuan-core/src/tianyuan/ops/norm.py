@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from .. import shapes
 from ..errors import AttrError, ShapeError
 from ..op import GradContext, Op, Specs, TensorSpec, expect_float, expect_same_dtype
+from ..records import record
 from .elementwise import SQRT, SQUARE
 from .reduction import MEAN, SUM
 from .shape import RESHAPE
 
 
-@dataclass(frozen=True)
+@record()
 class Eps:
     """What is added to the variance."""
 
     eps: float = 1e-5
 
 
-@dataclass(frozen=True)
+@record()
 class LayerNorm:
     """How many trailing axes are normalised, and whether weight and bias follow."""
 
@@ -30,7 +30,7 @@ class LayerNorm:
     affine: bool = True
 
 
-@dataclass(frozen=True)
+@record()
 class GroupNorm:
     """Into how many groups the channels are split."""
 

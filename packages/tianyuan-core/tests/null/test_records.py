@@ -1,0 +1,71 @@
+"""Deferred dataclasses behave as those that are generated at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import threading
+
+import pytest
+from tianyuan.records import record
+
+
+@record()
+class Point:
+    """A point."""
+
+    x: int
+    y: int = 2
+
+
+@record(eq=False)
+class Identity:
+    """Compared by identity."""
+
+    x: int = dataclasses.field(default=1, compare=False)
+
+
+def test_fields_are_there_before_the_first_instance() -> None:
+    @record()
+    class Fresh:
+        a: int
+        b: str = "b"
+
+    assert [field.name for field in dataclasses.fields(Fresh)] == ["a", "b"]
+    assert Fresh(1) == Fresh(1, "b")
+
+
+def test_instances_are_frozen_values() -> None:
+    point = Point(1)
+    assert (point.x, point.y) == (1, 2)
+    assert point == Point(1, 2)
+    assert hash(point) == hash(Point(1, 2))
+    assert repr(point) == "Point(x=1, y=2)"
+    assert dataclasses.replace(point, y=3) == Point(1, 3)
+    assert pickle.loads(pickle.dumps(point)) == point
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        point.x = 5  # type: ignore[misc]
+
+
+def test_identity_where_equality_is_off() -> None:
+    one = Identity()
+    assert one == one
+    assert one != Identity()
+
+
+def test_many_threads_may_be_first() -> None:
+    for _ in range(50):
+
+        @record()
+        class Contested:
+            a: int
+
+        found: list[object] = []
+        threads = [
+            threading.Thread(target=lambda made=Contested: found.append(made(7))) for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert found == [Contested(7)] * 8
