@@ -48,7 +48,7 @@ int read_fused(const ty_ctx *ctx, const ty_tensor *inputs, const ty_tensor *outp
 
 typedef int (*Read)(const ty_ctx *, const ty_tensor *, const ty_tensor *, const ty_attrs *, Call *);
 
-// Group `group` of a call as a plan; a blocked value has one group.
+// Group `group` of a call as a plan; in blocked values each group fills whole blocks.
 ConvPlan plan_of(const Call &call, bool x_blocked, bool y_blocked, int64_t group,
                  const ConvTap *taps) {
   const ConvShape &s = call.shape;
@@ -72,9 +72,9 @@ ConvPlan plan_of(const Call &call, bool x_blocked, bool y_blocked, int64_t group
   p.y_row = s.ow * p.y_pixel;
   p.y_channel = s.oh * p.y_row;
   p.y_image = (y_blocked ? ceil_div(s.o, VF) : s.o) * p.y_channel;
-  const int64_t first = group * p.o;
-  p.y = call.y + first * p.y_channel;
-  p.residual = call.residual ? call.residual + first * p.y_channel : nullptr;
+  const int64_t first = group * p.o, offset = first * s.oh * s.ow;
+  p.y = call.y + offset;
+  p.residual = call.residual ? call.residual + offset : nullptr;
   p.bias = call.bias ? call.bias + first : nullptr;
   p.epilogue = call.epilogue;
   return p;
@@ -84,11 +84,14 @@ int run_blocked(Read read, bool x_blocked, const ty_ctx *ctx, const ty_tensor *i
                 ty_tensor *outputs, const ty_attrs *attrs, void *workspace) {
   Call call;
   if (read(ctx, inputs, outputs, attrs, &call)) return 1;
+  const ConvShape &s = call.shape;
   ConvTap *taps = static_cast<ConvTap *>(workspace);
-  forward_taps(call.shape, taps);
-  ConvPlan p = plan_of(call, x_blocked, true, 0, taps);
-  p.weight = call.weight;
-  conv_run(ctx, p, static_cast<float *>(workspace) + taps_floats(call.shape));
+  forward_taps(s, taps);
+  for (int64_t group = 0; group < s.groups; ++group) {
+    ConvPlan p = plan_of(call, x_blocked, true, group, taps);
+    p.weight = call.weight + group * ceil_div(p.o, VF) * ceil_div(p.c, VF) * VF * VF * p.n_taps;
+    conv_run(ctx, p, static_cast<float *>(workspace) + taps_floats(s));
+  }
   return 0;
 }
 

@@ -62,10 +62,10 @@ class Geometry:
         """Tell whether each group has one input and one output channel."""
         return self.groups == self.c == self.o
 
-    @property
-    def is_dense(self) -> bool:
-        """Tell whether there are no groups."""
-        return self.groups == 1
+    def fills_blocks(self, lanes: int) -> bool:
+        """Tell whether no block of ``lanes`` channels holds two groups."""
+        widths = (self.c // self.groups, self.o // self.groups)
+        return self.groups == 1 or all(width % lanes == 0 for width in widths)
 
 
 def geometry(call: Call) -> Geometry:
@@ -99,7 +99,7 @@ def _forward_band(g: Geometry, lanes: int, blocked: bool) -> int:
     inside &= span_y + (g.oh - 1) * sh < g.h and span_x + g.ow - 1 < g.w
     if sw == 1 and inside:
         return 0
-    channels = round_up(g.c, lanes) if blocked else g.c // g.groups
+    channels = round_up(g.c // g.groups, lanes) if blocked else g.c // g.groups
     return _band(g.oh, span_y + 1, sh, sw * (g.ow + span_x // sw) * channels)
 
 

@@ -26,16 +26,22 @@ def _threads(call: Call, flops: float) -> float:
     return min(float(call.threads), max(1.0, flops / 1e6))
 
 
-def _dense(call: Call) -> str | None:
-    groups = call.attrs.groups
-    return None if groups == 1 else f"has {groups} groups, serves 1"
+def _whole_blocks(lanes: int, call: Call) -> str | None:
+    g = geo.geometry(call)
+    if g.fills_blocks(lanes):
+        return None
+    return (
+        f"serves groups of a multiple of {lanes} channels, got {g.c} and {g.o} channels "
+        f"in {g.groups} groups"
+    )
 
 
 def _few_channels(lanes: int, call: Call) -> str | None:
     channels = int(call.inputs[0].shape[1])
     if channels > lanes:
         return f"reads a plain input of at most {lanes} channels, got {channels}"
-    return _dense(call)
+    groups = call.attrs.groups
+    return None if groups == 1 else f"serves 1 group, got {groups}"
 
 
 def _depthwise(call: Call) -> str | None:
@@ -63,9 +69,9 @@ def _direct_cost(lanes: int, packs: bool, call: Call) -> float:
     padding = geo.round_up(outputs, lanes) / max(outputs, 1)
     seconds = g.flops * padding / _RATE[lanes]
     if packs:
-        seconds = seconds * 1.05 + call.inputs[1].nbytes / _WEIGHTS + g.groups * _START
+        seconds = seconds * 1.05 + call.inputs[1].nbytes / _WEIGHTS
     moved = call.outputs[0].nbytes + call.inputs[0].nbytes
-    return _START + (seconds + moved / _VALUES) / _threads(call, g.flops)
+    return g.groups * _START + (seconds + moved / _VALUES) / _threads(call, g.flops)
 
 
 def _depthwise_cost(lanes: int, plain: bool, call: Call) -> float:
@@ -108,7 +114,7 @@ def _forward(tier: Tier, op: str, describe: Callable[..., Kernel]) -> list[Kerne
             "direct",
             image,
             weight,
-            _dense,
+            partial(_whole_blocks, lanes),
             partial(_direct_cost, lanes, False),
             _blocked(lanes, True),
         ),
