@@ -11,6 +11,7 @@ import numpy as np
 from .. import dtypes, registry, shapes
 from ..errors import ModelFormatError, TianyuanError
 from ..op import Op, QuantParams, TensorSpec
+from ..ops.quantized_rules import is_factor
 from .graph import Constant, Graph, Value
 
 _MAX_RANK = 64
@@ -163,9 +164,12 @@ class _Reader:
     def quant(self, item: Any) -> QuantParams | None:
         if item is None:
             return None
-        scales = tuple(float(s) for s in self.want(item, "scales", list))
-        zeros = tuple(int(z) for z in self.want(item, "zero_points", list))
-        return QuantParams(scales, zeros, self.want(item, "axis", int))
+        scales, zeros = self.want(item, "scales", list), self.want(item, "zero_points", list)
+        if not scales or len(scales) != len(zeros) or not all(map(is_factor, scales)):
+            raise self.fail(f"graph has wrong scales, got {_short(scales)}")
+        if not all(type(zero) is int and abs(zero) < 2**31 for zero in zeros):
+            raise self.fail(f"graph has wrong zero points, got {_short(zeros)}")
+        return QuantParams(tuple(map(float, scales)), tuple(zeros), self.want(item, "axis", int))
 
     def extent(self, item: Any) -> int:
         if isinstance(item, int) and not isinstance(item, bool):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +20,12 @@ _SMALLEST = 2.0**-126  # the least normal float32: denormals may be flushed on s
 _LARGEST = float(np.finfo(np.float32).max)
 
 
+def ratio(numerator: float, denominator: float = 1.0) -> float:
+    """Return numerator / denominator rounded once to float32, which may leave its range."""
+    with np.errstate(over="ignore", under="ignore"):
+        return float(np.float32(float(numerator) / float(denominator)))
+
+
 def multiplier(numerator: float, denominator: float = 1.0) -> float:
     """Return the float32 factor that rescales an accumulator: numerator / denominator.
 
@@ -30,7 +35,7 @@ def multiplier(numerator: float, denominator: float = 1.0) -> float:
     Raises:
         AttrError: where it lies outside the normal range of float32.
     """
-    value = float(np.float32(float(numerator) / float(denominator)))
+    value = ratio(numerator, denominator)
     check_factor("multiplier", "factor", value)
     return value
 
@@ -41,10 +46,16 @@ def quant_range(dtype: str) -> tuple[int, int]:
     return int(info.min), int(info.max)
 
 
+def is_factor(value: Any) -> bool:
+    """Tell whether a scale or multiplier is a positive normal float32 number."""
+    if not isinstance(value, (int, float)) or not _SMALLEST <= value <= _LARGEST:
+        return False
+    return float(np.float32(value)) == value
+
+
 def check_factor(op: str, what: str, value: float) -> None:
     """Raise AttrError unless a scale or multiplier is a positive normal float32 number."""
-    fits = isinstance(value, (int, float)) and math.isfinite(value)
-    if not fits or not _SMALLEST <= value <= _LARGEST or float(np.float32(value)) != value:
+    if not is_factor(value):
         raise AttrError(
             f"{op}: {what} is no positive normal float32 number, got {value!r}, "
             f"expected {_SMALLEST:.3g} to {_LARGEST:.3g}, rounded to float32"
@@ -126,18 +137,19 @@ def output_spec(spec: TensorSpec, shape: Sequence[int], attrs: Any) -> TensorSpe
     return TensorSpec(tuple(shape), as_dtype(attrs.dtype), spec.device, quant)
 
 
+def longest_reduction(x: tuple[np.dtype, Ints], w: tuple[np.dtype, Ints]) -> int:
+    """Return how many products fit an int32 sum; ``x`` and ``w`` are dtype and zero points."""
+    return ACCUMULATOR_LIMIT // (_reach(*x) * _reach(*w))
+
+
 def check_reduction(
     op: str, length: int, x: tuple[np.dtype, Ints], w: tuple[np.dtype, Ints]
 ) -> None:
-    """Raise ShapeError where a sum of ``length`` products may leave int32.
-
-    ``x`` and ``w`` are dtype and zero points of the two factors.
-    """
-    largest = int(length) * _reach(*x) * _reach(*w)
-    if largest > ACCUMULATOR_LIMIT:
+    """Raise ShapeError where a sum of ``length`` products may leave int32."""
+    if int(length) > longest_reduction(x, w):
         raise ShapeError(
             f"{op}: the reduction is too long for an int32 accumulator, got {int(length)} terms, "
-            f"expected at most {ACCUMULATOR_LIMIT // (_reach(*x) * _reach(*w))}"
+            f"expected at most {longest_reduction(x, w)}"
         )
 
 

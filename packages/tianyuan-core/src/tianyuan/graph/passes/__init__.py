@@ -34,10 +34,25 @@ class Pass:
 
 def own_passes() -> tuple[Pass, ...]:
     """Return core's passes in the order in which they run."""
-    from . import algebra, convolution, dead, duplicates, elementwise, fold, product, sink
+    from . import (
+        algebra,
+        convolution,
+        dead,
+        duplicates,
+        elementwise,
+        fold,
+        product,
+        quantized,
+        sink,
+    )
 
     return (
         Pass("canonical", "dead_code", dead.run, 0),
+        # Before constants fold: a weight that is dequantised must stay in integers.
+        Pass("canonical", "sink_dequantize", quantized.sink, 2),
+        Pass("canonical", "dead_code", dead.run, 2),
+        Pass("canonical", "quantized_ops", quantized.run, 2),
+        Pass("canonical", "dead_code", dead.run, 2),
         Pass("canonical", "fold_constants", fold.run),
         Pass("canonical", "simplify", algebra.run),
         Pass("canonical", "merge_duplicates", duplicates.run),
