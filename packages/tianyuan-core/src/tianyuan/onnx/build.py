@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -247,7 +246,7 @@ class _Builder:
         defined = {*inputs, *initialisers}
         if len(defined) != len(inputs) + len(initialisers):
             raise ModelFormatError(f"onnx: graph {graph.name!r} has two inputs of one name")
-        waiting = deque()
+        waiting: list[tuple[str, Any]] = []
         for node in graph.node:
             domain = "" if node.domain in _FOREIGN else node.domain
             for name in filter(None, node.output):
@@ -262,12 +261,11 @@ class _Builder:
         made = [self._node(domain, node, visible) for domain, node in waiting]
         ready = {*inputs, *initialisers, *plan.constants} | outer
         plan.nodes = _ordered(made, ready)
-        local = defined
         reads = set().union(*(node.reads() for node in plan.nodes)) | set(plan.outputs)
         missing = reads - visible
         if missing:
             raise ModelFormatError(f"onnx: values are never made: {', '.join(sorted(missing)[:9])}")
-        plan.captured = reads - local
+        plan.captured = reads - defined
         plan.last_uses = _last_uses(plan)
         plan.output_types = [_declared(value) for value in graph.output]
         return plan
@@ -309,8 +307,10 @@ class _Builder:
         value = self._attribute(proto, attribute, frozenset())
         if name == "value" and isinstance(value, np.ndarray):
             return Known(value)
-        kinds = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64,
-                 "value_ints": np.int64, "value_string": object, "value_strings": object}  # fmt: skip
+        kinds = {
+            "value_float": np.float32, "value_floats": np.float32, "value_int": np.int64,
+            "value_ints": np.int64, "value_string": object, "value_strings": object,
+        }  # fmt: skip
         if name not in kinds or isinstance(value, (np.ndarray, Plan)):
             raise ModelFormatError(f"onnx: constant {title!r} has an unsupported form, got {name}")
         return Known(np.array(value, kinds[name]))

@@ -21,7 +21,9 @@ from ..jit.trace import DynamicShapes, trace
 from ..jit.tracer import Tracer
 from ..module.module import Module
 from . import exporters
+from .module import OnnxModule
 from .reader import code_of, require
+from .tidy import merge_biases
 from .writer import EXPORTERS, Decompose, Unsupported, Writer
 
 OLDEST, DEFAULT = 13, 17
@@ -73,11 +75,17 @@ def export(
         results = list(output_names or names)
     else:
         graph, given = _traced(source, inputs, input_names, dynamic_shapes)
-        results = list(output_names or (f"output_{i}" for i in range(len(graph.outputs))))
+        results = list(output_names or _default_outputs(source, len(graph.outputs)))
     _check_names(given, results, graph)
     title = getattr(source, "__name__", None) or type(source).__name__
     model = to_model(graph, given, results, opset, title if callable(source) else "graph")
     _write(model, path)
+
+
+def _default_outputs(source: Any, count: int) -> list[str]:
+    if isinstance(source, OnnxModule):
+        return [info.name for info in source.outputs]
+    return [f"output_{i}" for i in range(count)]
 
 
 def _check_opset(opset: int) -> None:
@@ -106,6 +114,9 @@ def _traced(
 ) -> tuple[Graph, list[str]]:
     if isinstance(source, trace) and not inputs:
         return source.deployable(arg_names=names, dynamic_shapes=dynamic_shapes)
+    if isinstance(source, OnnxModule):
+        names = names or [info.name for info in source.inputs]
+        dynamic_shapes = dynamic_shapes or _declared(source)
     if isinstance(source, Module):
         source._name_tensors()
         modes = [(module, module.training) for module in source.modules()]
@@ -117,6 +128,14 @@ def _traced(
                 module.training = training
     function = source._function if isinstance(source, trace) else source
     return _trace_call(function, inputs, names, dynamic_shapes)
+
+
+def _declared(source: OnnxModule) -> dict[str, dict[int, str]]:
+    """Return the dimensions that an imported file leaves open."""
+    return {
+        info.name: {axis: n for axis, n in enumerate(info.shape or ()) if isinstance(n, str)}
+        for info in source.inputs
+    }
 
 
 def _trace_call(
@@ -196,6 +215,7 @@ class _Emitter:
                 "onnx.export: there is no ONNX form, got " + "; ".join(self._problems)
             )
         self._name_outputs()
+        merge_biases(self.writer, set(self._results))
 
     def _name(self, graph: Graph, value: Value, names: dict[Value, str]) -> str:
         if value not in names:

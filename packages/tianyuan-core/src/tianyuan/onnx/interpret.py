@@ -24,11 +24,11 @@ Value = Any  # a Tensor, a Known, a list (sequence) or None (left out)
 _FAILURES = (ValueError, TypeError, LookupError, ArithmeticError, MemoryError, RecursionError)
 
 
-class TooLarge(ModelFormatError):
+class TooLargeError(ModelFormatError):
     """Raise where a value would be larger than the limit."""
 
 
-class ValueNeeded(TraceError):
+class ValueNeededError(TraceError):
     """Raise where a graph cannot be made without the value of a traced tensor.
 
     Attributes:
@@ -116,10 +116,10 @@ def _without_recorder() -> Iterator[None]:
 
 
 def check_size(shape: Sequence[int], dtype: np.dtype, limit: int) -> None:
-    """Raise TooLarge where an array would need more bytes than the limit."""
+    """Raise TooLargeError where an array would need more bytes than the limit."""
     size = int(shapes.volume(shape)) * dtype.itemsize
     if size > limit:
-        raise TooLarge(
+        raise TooLargeError(
             f"a value of {dtype.name}{tuple(map(int, shape))} would need {size} bytes, "
             f"expected at most {limit}"
         )
@@ -217,7 +217,7 @@ class Interpreter:
     def _data_of(value: Value) -> Any:
         try:
             return array_of(value)
-        except ValueNeeded as error:
+        except ValueNeededError as error:
             # The operator works on data, not on what describes them: no graph can hold it.
             raise TraceError(str(error)) from None
 
@@ -264,8 +264,8 @@ def _of_extents(found: Any, inputs: Sequence[Known]) -> Any:
 
 def _retold(error: TianyuanError, text: str) -> TianyuanError:
     """Return an error of the same class with another message."""
-    if isinstance(error, ValueNeeded):
-        return ValueNeeded(text, error.value)
+    if isinstance(error, ValueNeededError):
+        return ValueNeededError(text, error.value)
     return type(error)(text)
 
 
@@ -292,7 +292,7 @@ def array_of(value: Value) -> Any:
             state.recorder is None or not state.recorder.is_written(value)
         )
         if not known:
-            raise ValueNeeded(
+            raise ValueNeededError(
                 "the result depends on data that a graph does not have, got a traced tensor; "
                 "expected a value known when the model is loaded",
                 data,

@@ -1,4 +1,4 @@
-"""Decide what is known of a value while a model is imported: plain arrays, and shapes with symbols."""
+"""Decide what is known while a model is imported: plain arrays, and shapes with symbols."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from ..imperative.tensor import Tensor
 from ..jit.model import Model, as_input
 from ..jit.tracer import SymbolFixed, Tracer
 from ..op import TensorSpec
-from .interpret import ValueNeeded
+from .interpret import ValueNeededError
 from .known import Known
 from .module import OnnxModule, check_shapes
 
@@ -48,7 +48,7 @@ def load_model(module: OnnxModule, backend: str | None, threads: int | None) -> 
                 return SizedModel(module, backend, threads)
         else:
             graph = trace_graph(module, {})
-    except ValueNeeded:
+    except ValueNeededError:
         return SizedModel(module, backend, threads)
     except TraceError as error:
         return EagerModel(module, backend, threads, str(error))
@@ -174,7 +174,7 @@ def trace_specs(
     """Return the module's graph for inputs of these specs, some of which are known.
 
     Raises:
-        ValueNeeded: where another value must be known; ``value`` is among the graph's values.
+        ValueNeededError: where another value must be known; ``value`` is among the graph's values.
         TraceError: where the graph depends on data otherwise.
     """
     tracer = Tracer(capture_as_const=True)
@@ -218,9 +218,7 @@ def sources(value: Value) -> set[str]:
 class SizedModel(Model):
     """A model with a graph of its own for each combination of input shapes and small values."""
 
-    def __init__(
-        self, module: OnnxModule, backend: str | None, threads: int | None
-    ) -> None:
+    def __init__(self, module: OnnxModule, backend: str | None, threads: int | None) -> None:
         self.backend = backend
         self.input_specs = _declared(module, module.inputs)
         self.output_specs = _declared(module, module.outputs)
@@ -264,7 +262,7 @@ class SizedModel(Model):
             }
             try:
                 graph = trace_specs(self._module, specs, values)
-            except ValueNeeded as error:
+            except ValueNeededError as error:
                 more = sources(error.value) - self._valued
                 sizes = {i.name: v.nbytes for i, v in zip(infos, given, strict=True)}
                 if not more or any(sizes.get(name, 0) > _VALUE_BYTES for name in more):
@@ -281,9 +279,7 @@ class SizedModel(Model):
             for (name, spec), value in zip(self.input_specs.items(), inputs, strict=True)
         ]
 
-    def __call__(
-        self, *args: Any, out: Sequence[np.ndarray] | None = None, **kwargs: Any
-    ) -> Any:
+    def __call__(self, *args: Any, out: Sequence[np.ndarray] | None = None, **kwargs: Any) -> Any:
         """Run the model as ``Model`` does, making the graph for new shapes or values first."""
         given = self._bind(args, kwargs)
         return self._model(self._arrays(given))(*given, out=out)
@@ -333,9 +329,7 @@ class EagerModel(Model):
         self._reason = reason
         warnings.warn(f"onnx: the model runs eagerly: {reason}", stacklevel=4)
 
-    def __call__(
-        self, *args: Any, out: Sequence[np.ndarray] | None = None, **kwargs: Any
-    ) -> Any:
+    def __call__(self, *args: Any, out: Sequence[np.ndarray] | None = None, **kwargs: Any) -> Any:
         """Run the model; tensors come back where an input is a tensor, else arrays.
 
         Raises:

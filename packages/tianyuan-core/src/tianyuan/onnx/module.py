@@ -13,7 +13,7 @@ from ..imperative.tensor import Parameter, Tensor, wrap
 from ..module.module import Module
 from ..op import TensorSpec
 from .build import Imported, ValueInfo
-from .interpret import Interpreter, TooLarge, Value
+from .interpret import Interpreter, TooLargeError, Value
 from .known import Known
 from .node import Node, Plan
 from .table import ARRAYS, TENSORS
@@ -85,15 +85,11 @@ class OnnxModule(Module):
         """
         names = [info.name for info in self.inputs]
         if len(args) > len(names):
-            raise TypeError(
-                f"model: too many inputs, got {len(args)}, expected {', '.join(names)}"
-            )
+            raise TypeError(f"model: too many inputs, got {len(args)}, expected {', '.join(names)}")
         given = dict(zip(names, args, strict=False))
         for name, value in kwargs.items():
             if name not in names:
-                raise TypeError(
-                    f"model: unknown input, got {name!r}, expected {', '.join(names)}"
-                )
+                raise TypeError(f"model: unknown input, got {name!r}, expected {', '.join(names)}")
             if name in given:
                 raise TypeError(f"model: input {name!r} is given twice")
             given[name] = value
@@ -166,7 +162,7 @@ def _tried(interpreter: Interpreter, node: Node, inputs: Sequence[Any]) -> list[
     """Run a node ahead of time, or leave it for later where its result is too large."""
     try:
         results = interpreter.apply(node, inputs)
-    except TooLarge:
+    except TooLargeError:
         return None
     return results if all(r is None or isinstance(r, Known) for r in results) else None
 
@@ -255,5 +251,3 @@ def _as_result(value: Value) -> Any:
     if isinstance(value, list):
         return [_as_result(item) for item in value]
     return value
-
-

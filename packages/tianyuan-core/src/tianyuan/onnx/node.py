@@ -37,9 +37,7 @@ class Plan:
     constants: dict[str, Known] = field(default_factory=dict)
     last_uses: list[list[str]] = field(default_factory=list)
     captured: set[str] = field(default_factory=set)
-    output_types: list[tuple[np.dtype, tuple[Any, ...] | None] | None] = field(
-        default_factory=list
-    )
+    output_types: list[tuple[np.dtype, tuple[Any, ...] | None] | None] = field(default_factory=list)
 
 
 @dataclass(eq=False)

@@ -57,7 +57,8 @@ def dtype_of(code: int) -> np.dtype:
 
         if not hasattr(ml_dtypes, name):
             raise ModelFormatError(f"onnx: element type {name} needs a newer ml_dtypes") from None
-        return np.dtype(getattr(ml_dtypes, name))
+        found: np.dtype = np.dtype(getattr(ml_dtypes, name))
+        return found
 
 
 def code_of(dtype: np.dtype) -> int:
@@ -69,7 +70,7 @@ def code_of(dtype: np.dtype) -> int:
     for code, name in _DTYPES.items():
         if name == dtype.name:
             return code
-    if dtype == object:
+    if dtype.kind == "O":
         return _STRING
     raise ModelFormatError(f"onnx: no element type for dtype {dtype}")
 

@@ -85,9 +85,7 @@ def symbolic(*names: str) -> Callable[[_Function], _Function]:
 
 def _arity(function: Callable[..., Any], skipped: int) -> tuple[int, int | None]:
     parameters = list(inspect.signature(function).parameters.values())[skipped:]
-    least = sum(
-        p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters
-    )
+    least = sum(p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
     endless = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     return least, None if endless else len(parameters)
 

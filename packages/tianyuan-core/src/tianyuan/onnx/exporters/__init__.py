@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from importlib import import_module
 
-_FAMILIES = ("elementwise", "binary", "reduction", "product", "pool", "movement", "indexing", "creation")
+_FAMILIES = (
+    "elementwise", "binary", "reduction", "product", "pool", "movement", "indexing", "creation",
+    "quantised",
+)  # fmt: skip
 
 
 def load() -> None:

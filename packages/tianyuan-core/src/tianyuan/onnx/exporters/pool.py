@@ -15,22 +15,23 @@ def max_pool2d(w: Writer, node: Node, x: str) -> str:
     """Write the maximum of windows; integers are compared as floats that hold them exactly."""
     dtype = spec_of(node).dtype
     if dtype.kind not in "iu" or dtype.itemsize == 1:
-        found: str = w.op("MaxPool", x, **_window(node))
+        found: str = w.op("MaxPool", x, **window(node))
         return found
     if dtype.itemsize == 8:
         raise Unsupported("no operator of ONNX pools 64-bit integers")
-    return w.cast(w.op("MaxPool", w.cast(x, np.float64), **_window(node)), dtype)
+    return w.cast(w.op("MaxPool", w.cast(x, np.float64), **window(node)), dtype)
 
 
 @exporter("avg_pool2d")
 def avg_pool2d(w: Writer, node: Node, x: str) -> str:
     """Write the mean of windows."""
     counts = int(node.attrs.count_include_pad)
-    found: str = w.op("AveragePool", x, count_include_pad=counts, **_window(node))
+    found: str = w.op("AveragePool", x, count_include_pad=counts, **window(node))
     return found
 
 
-def _window(node: Node) -> dict[str, list[int]]:
+def window(node: Node) -> dict[str, list[int]]:
+    """Return the attributes of a node that pools as an op does."""
     attrs = node.attrs
     return {
         "kernel_shape": list(attrs.kernel),
@@ -42,7 +43,7 @@ def _window(node: Node) -> dict[str, list[int]]:
 @exporter("adaptive_avg_pool2d", "adaptive_max_pool2d")
 def adaptive_pool2d(w: Writer, node: Node, x: str) -> str:
     """Write pooling to a given size: of everything, of equal windows, or of unequal ones."""
-    means = node.op.name == "adaptive_avg_pool2d"
+    means = node.op.name != "adaptive_max_pool2d"
     size = node.attrs.size
     if all(shapes.expr_of(n) == 1 for n in size):
         found: str = w.op("GlobalAveragePool" if means else "GlobalMaxPool", x)
@@ -56,7 +57,7 @@ def adaptive_pool2d(w: Writer, node: Node, x: str) -> str:
         return found
     if means:
         rows, columns = (_means(h, o) for h, o in zip(extents, wanted, strict=True))
-        dtype = spec_of(node).dtype
+        dtype = np.float32 if spec_of(node).dtype.kind in "iu" else spec_of(node).dtype
         left = w.op("MatMul", w.constant(rows, dtype, name="rows"), x)
         found = w.op("MatMul", left, w.constant(columns.T, dtype, name="columns"))
         return found

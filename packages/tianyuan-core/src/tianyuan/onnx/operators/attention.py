@@ -88,12 +88,12 @@ def attention(
 def _weights(node: Node, scores: Tensor, bias: Tensor | None) -> Tensor:
     """Return the softmax of scores; a row without any key is zero."""
     code = node.int("softmax_precision", 0)
-    wide = scores.cast(dtype_of(code)) if code else scores
+    wide = scores.astype(dtype_of(code)) if code else scores
     found = run("softmax", wide, axis=wide.ndim - 1)
     if bias is not None:
         most = run("max", bias, axes=(bias.ndim - 1,), keepdims=True)
         found = run("where", binary("equal", most, -np.inf), scalar(found, 0), found)
-    return found.cast(scores.dtype)
+    return found.astype(scores.dtype)
 
 
 def _bias(
@@ -109,7 +109,7 @@ def _bias(
 
     offset = constant(0 if past is None else int(past.shape[2]), np.int64)
     if lengths is not None:
-        count = reshaped(lengths.cast("int64"), (lengths.shape[0], 1, 1, 1))
+        count = reshaped(lengths.astype("int64"), (lengths.shape[0], 1, 1, 1))
         narrow(run("less", reshaped(_line(cols), (1, 1, 1, cols)), count))
         if past is None:
             offset = binary("sub", count, int(rows))
@@ -131,7 +131,7 @@ def _bias(
         if dtypes.is_bool(mask.dtype):
             narrow(mask)
         else:
-            total = mask.cast(scores.dtype)
+            total = mask.astype(scores.dtype)
     if allowed is not None:
         hidden = run("where", allowed, scalar(scores, 0), scalar(scores, -np.inf))
         total = hidden if total is None else run("add", total, hidden)
@@ -158,14 +158,14 @@ def linear_attention(
     if kv < 1 or heads < kv or heads % kv:
         raise AttrError(f"heads do not fit, got {heads} and {kv}")
     kind, state_kind = q.dtype, q.dtype if past is None else past.dtype
-    q, k, v = (_heads(x, n).cast("float32") for x, n in ((q, heads), (k, kv), (v, kv)))
+    q, k, v = (_heads(x, n).astype("float32") for x, n in ((q, heads), (k, kv), (v, kv)))
     n, _, t, size = q.shape
     if decay is not None:
-        decay = run("exp", _heads(decay, kv).cast("float32"))
+        decay = run("exp", _heads(decay, kv).astype("float32"))
     if beta is not None:
-        beta = _heads(beta, int(beta.shape[2])).cast("float32")
+        beta = _heads(beta, int(beta.shape[2])).astype("float32")
     width = v.shape[3]
-    state = q.full((n, kv, size, width), 0.0) if past is None else past.cast("float32")
+    state = q.full((n, kv, size, width), 0.0) if past is None else past.astype("float32")
     scale = node.float("scale", 0.0) or 1 / math.sqrt(int(size))
     rows = []
     for time in range(int(t)):
@@ -181,7 +181,7 @@ def linear_attention(
         read = _repeated(state, heads // kv)
         seen = run("sum", run("mul", read, reshaped(qt, (*qt.shape, 1))), axes=(2,), keepdims=False)
         rows.append(reshaped(binary("mul", seen, scale), (n, 1, heads * width)))
-    return run("concat", *rows, axis=1).cast(kind), state.cast(state_kind)
+    return run("concat", *rows, axis=1).astype(kind), state.astype(state_kind)
 
 
 def _at(x: Tensor, time: int) -> Tensor:
@@ -205,7 +205,7 @@ def causal_conv(
     at = Window((reach,), (1,), (1,), (0,), (0,))
     y = with_bias(convolve(whole, w, at, int(x.shape[1])), bias)
     if kind != "none":
-        y = run("silu", y.cast("float32")).cast(y.dtype)
+        y = run("silu", y.astype("float32")).astype(y.dtype)
     sizes = (*x.shape[:2], reach - 1)
     kept = run("slice", whole, starts=(0, 0, whole.shape[2] - (reach - 1)), sizes=sizes,
                steps=(1, 1, 1))  # fmt: skip

@@ -124,7 +124,9 @@ def scan_batches(
     tensors = [tensor_of(value) for value in inputs]
     results = []
     for item in range(int(tensors[0].shape[0])):
-        parts: list[Value] = [run("take", t, Known(np.array(item)).tensor(), axis=0) for t in tensors]
+        parts: list[Value] = [
+            run("take", t, Known(np.array(item)).tensor(), axis=0) for t in tensors
+        ]
         results.append(_scanned(node, runtime, parts, count))
     return tuple(stacked([row[i] for row in results], 0) for i in range(len(results[0])))
 

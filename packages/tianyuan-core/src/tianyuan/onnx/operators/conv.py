@@ -53,12 +53,12 @@ def window(node: Node, size: Sequence[int], kernel: Sequence[int], ceil: bool = 
             raise AttrError(f"{what} is wrong, got {tuple(values)}, expected {rank} ints >= 1")
     auto = node.text("auto_pad", "NOTSET", _AUTO)
     if auto.startswith("SAME"):
-        before, after = _same(size, kernel, stride, dilation, auto == "SAME_LOWER")
+        pads = tuple(_same(size, kernel, stride, dilation, auto == "SAME_LOWER"))
     else:
         pads = node.ints("pads", (0,) * (2 * rank)) if auto == "NOTSET" else (0,) * (2 * rank)
         if len(pads) != 2 * rank:
             raise AttrError(f"pads is wrong, got {pads}, expected {2 * rank} ints")
-        before, after = pads[:rank], pads[rank:]
+    before, after = pads[:rank], pads[rank:]
     found = Window(tuple(map(int, kernel)), stride, dilation, tuple(before), tuple(after))
     return _raised(found, size) if ceil and auto == "NOTSET" else found
 
@@ -66,7 +66,7 @@ def window(node: Node, size: Sequence[int], kernel: Sequence[int], ceil: bool = 
 def _same(
     size: Sequence[int], kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int],
     lower: bool,
-) -> tuple[list[int], list[int]]:  # fmt: skip
+) -> list[int]:  # fmt: skip
     before, after = [], []
     for extent, k, s, d in zip(size, kernel, stride, dilation, strict=True):
         reach = d * (int(k) - 1) + 1
@@ -75,7 +75,7 @@ def _same(
         small = total // 2
         before.append(total - small if lower else small)
         after.append(small if lower else total - small)
-    return before, after
+    return before + after
 
 
 def _raised(found: Window, size: Sequence[int]) -> Window:
@@ -110,7 +110,9 @@ def _flat(x: Tensor) -> Tensor:
 
 
 def _raise_rank(at: Window) -> Window:
-    return Window((1, *at.kernel), (1, *at.stride), (1, *at.dilation), (0, *at.before), (0, *at.after))
+    return Window(
+        (1, *at.kernel), (1, *at.stride), (1, *at.dilation), (0, *at.before), (0, *at.after)
+    )
 
 
 def _conv2d(x: Tensor, w: Tensor, at: Window, groups: int) -> Tensor:
@@ -221,20 +223,20 @@ def conv_integer(
 ) -> Tensor:
     """Convolve integers exactly, in float64, which holds every sum of 32 bits."""
     expect_images(x, w)
-    wide = x.cast("float64")
-    wide = wide if x_zero is None else run("sub", wide, reshaped(x_zero, ()).cast("float64"))
+    wide = x.astype("float64")
+    wide = wide if x_zero is None else run("sub", wide, reshaped(x_zero, ()).astype("float64"))
     weight = centred_weight(w, w_zero)
     at = window(node, x.shape[2:], check_kernel(node, w))
-    return convolve(wide, weight, at, node.int("group", 1)).cast("int32")
+    return convolve(wide, weight, at, node.int("group", 1)).astype("int32")
 
 
 def centred_weight(w: Tensor, zero: Tensor | None) -> Tensor:
     """Return a weight minus its zero point, of one per output channel or one for all."""
-    wide = w.cast("float64")
+    wide = w.astype("float64")
     if zero is None:
         return wide
     shape = () if zero.size == 1 else (zero.shape[0], *(1,) * (w.ndim - 1))
-    return run("sub", wide, reshaped(zero, shape).cast("float64"))
+    return run("sub", wide, reshaped(zero, shape).astype("float64"))
 
 
 @operator("DeformConv", 19)

@@ -50,7 +50,7 @@ def truncated_div(a: Tensor, b: Tensor) -> Tensor:
         return down
     rest = run("not_equal", run("mul", down, b), a)
     apart = run("not_equal", binary("less", a, 0), binary("less", b, 0))
-    up = run("logical_and", rest, apart).cast(a.dtype)
+    up = run("logical_and", rest, apart).astype(a.dtype)
     return run("add", down, up)
 
 
@@ -70,7 +70,9 @@ def mod(node: Node, a: Tensor, b: Tensor) -> Tensor:
         # A finite dividend is its own remainder by infinity.
         own = run("logical_and", run("isinf", b), run("logical_not", run("isinf", a)))
         size = run("where", own, _size(a), size)
-    return run("where", binary("less", a, 0), run("neg", size), size) if a.dtype.kind != "u" else size
+    return (
+        run("where", binary("less", a, 0), run("neg", size), size) if a.dtype.kind != "u" else size
+    )
 
 
 def _size(x: Tensor) -> Tensor:
@@ -81,10 +83,10 @@ def _size(x: Tensor) -> Tensor:
 def power(node: Node, x: Tensor, y: Tensor) -> Tensor:
     """Raise to a power; the result has the base's dtype."""
     if is_float(x):
-        return run("pow", x, y.cast(x.dtype))
+        return run("pow", x, y.astype(x.dtype))
     if is_float(y):
-        return run("pow", x.cast("float64"), y.cast("float64")).cast(x.dtype)
-    return run("pow", x, y.cast(x.dtype))
+        return run("pow", x.astype("float64"), y.astype("float64")).astype(x.dtype)
+    return run("pow", x, y.astype(x.dtype))
 
 
 def _fold(op: str, values: tuple[Tensor, ...]) -> Tensor:

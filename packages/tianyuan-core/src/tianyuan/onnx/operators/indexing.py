@@ -83,7 +83,7 @@ def _scattered(node: Node, x: Tensor, indices: Tensor, updates: Tensor) -> Tenso
         if a == axis:
             extent = x.shape[a]
             wrapped = binary("add", indices, int(extent))
-            parts.append(run("where", binary("less", indices, 0), wrapped, indices).cast("int64"))
+            parts.append(run("where", binary("less", indices, 0), wrapped, indices).astype("int64"))
         else:
             line = [indices.shape[a] if b == a else 1 for b in range(x.ndim)]
             parts.append(
@@ -130,9 +130,7 @@ def scatter_nd(node: Node, x: Tensor, indices: Tensor, updates: Tensor) -> Tenso
 
 
 @operator("TensorScatter", 24)
-def tensor_scatter(
-    node: Node, past: Tensor, update: Tensor, first: Tensor | None = None
-) -> Tensor:
+def tensor_scatter(node: Node, past: Tensor, update: Tensor, first: Tensor | None = None) -> Tensor:
     """Write a stretch of a sequence axis, for each item of the batch from an index of its own."""
     axis = normal_axis(node.int("axis", -2), past.ndim)
     mode = node.text("mode", "linear", ("linear", "circular"))
@@ -141,7 +139,7 @@ def tensor_scatter(
     batch, length, size = past.shape[0], update.shape[axis], past.shape[axis]
     if int(length) > int(size):
         raise ShapeError(f"update is too long, got {int(length)}, expected at most {int(size)}")
-    start = constant(np.zeros(int(batch), np.int64)) if first is None else first.cast("int64")
+    start = constant(np.zeros(int(batch), np.int64)) if first is None else first.astype("int64")
     place = run("add", reshaped(start, (batch, 1)), reshaped(_count(length), (1, length)))
     if mode == "circular":
         place = binary("mod", place, int(size))
@@ -156,9 +154,11 @@ def reverse_sequence(node: Node, x: Tensor, lengths: Tensor) -> Tensor:
     """Reverse the first ``lengths[b]`` elements of each sequence."""
     batch, time = node.int("batch_axis", 1), node.int("time_axis", 0)
     rows, steps = x.shape[batch], x.shape[time]
-    line, count = reshaped(_count(steps), (1, steps)), reshaped(lengths.cast("int64"), (rows, 1))
+    line, count = reshaped(_count(steps), (1, steps)), reshaped(lengths.astype("int64"), (rows, 1))
     back = run("sub", binary("sub", count, 1), line)
-    place = run("where", run("less", line, count), back, run("broadcast_to", line, shape=(rows, steps)))
+    place = run(
+        "where", run("less", line, count), back, run("broadcast_to", line, shape=(rows, steps))
+    )
     order = (batch, time, *(a for a in range(x.ndim) if a not in (batch, time)))
     front = permuted(x, order)
     number = run("broadcast_to", reshaped(_count(rows), (rows, 1)), shape=(rows, steps))
@@ -171,5 +171,3 @@ def array_feature_extractor(node: Node, x: Tensor, indices: Tensor) -> Tensor:
     flat = reshaped(indices, (shapes.volume(indices.shape),))
     found = run("take", x, flat, axis=x.ndim - 1)
     return reshaped(found, (1, *found.shape)) if found.ndim == 1 else found
-
-

@@ -161,8 +161,7 @@ def _wrapped(x: Tensor, before: list[int], after: list[int]) -> Tensor:
 def _reflected(x: Tensor, before: list[int], after: list[int]) -> Tensor:
     """Mirror without repeating the border, as often as the pads ask for."""
     fits = all(
-        max(int(b), int(a)) < max(int(n), 1)
-        for b, a, n in zip(before, after, x.shape, strict=True)
+        max(int(b), int(a)) < max(int(n), 1) for b, a, n in zip(before, after, x.shape, strict=True)
     )
     if fits:
         return run("pad", x, before=tuple(before), after=tuple(after), mode="reflect", value=0.0)
@@ -205,5 +204,3 @@ def center_crop_pad(node: Node, x: Tensor, target: Array) -> Tensor:
         front = missing // 2 if missing >= 0 else -(-missing // 2)
         pads[index], pads[index + len(axes)] = front, missing - front
     return padded(x, pads, "constant", None, list(axes))
-
-

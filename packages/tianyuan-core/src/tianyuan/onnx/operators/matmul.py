@@ -49,7 +49,7 @@ def scaled(x: Tensor, factor: float) -> Tensor:
     """Multiply by a number; integers are scaled in float64."""
     if is_float(x):
         return binary("mul", x, factor)
-    return binary("mul", x.cast("float64"), factor).cast(x.dtype)
+    return binary("mul", x.astype("float64"), factor).astype(x.dtype)
 
 
 @operator("Einsum", 12)
@@ -64,7 +64,9 @@ def general_einsum(equation: str, operands: Sequence[Tensor]) -> Tensor:
     terms = left.split(",")
     if len(terms) != len(operands):
         raise AttrError(f"equation does not fit, got {equation!r} for {len(operands)} operands")
-    spare = [chr(c) for c in range(ord("À"), ord("ɏ")) if chr(c).isalpha() and chr(c) not in equation]
+    spare = [
+        chr(c) for c in range(ord("À"), ord("ɏ")) if chr(c).isalpha() and chr(c) not in equation
+    ]
     rest = [
         x.ndim - len(term.replace("...", "")) if "..." in term else 0
         for term, x in zip(terms, operands, strict=True)
@@ -134,7 +136,7 @@ def det(node: Node, x: Tensor) -> Tensor:
     for k in range(n):
         column = run("slice", rows, starts=(0, k, k), sizes=(count, n - k, 1), steps=(1, 1, 1))
         best = run("argmax", run("abs", reshaped(column, (count, n - k))), axis=1, keepdims=False)
-        best = reshaped(binary("add", best.cast("int64"), k), (count, 1))
+        best = reshaped(binary("add", best.astype("int64"), k), (count, 1))
         is_best = run("equal", reshaped(numbers, (1, n)), best)
         order = run("where", is_best, constant(k, "int64"), reshaped(numbers, (1, n)))
         is_k = reshaped(binary("equal", numbers, k), (1, n))

@@ -17,7 +17,7 @@ def batch_norm(
     """Normalise each channel by the file's statistics; in training mode also return new ones."""
     eps = node.float("epsilon", 1e-5)
     flat = reshaped(x, (*x.shape, 1)) if x.ndim == 1 else x
-    mean, var, scale, bias = (v.cast(x.dtype) for v in (mean, var, scale, bias))
+    mean, var, scale, bias = (v.astype(x.dtype) for v in (mean, var, scale, bias))
     if not node.flag("training_mode"):
         return reshaped(run("batch_norm", flat, mean, var, scale, bias, eps=eps), x.shape)
     y, batch_mean, batch_var = run_many("batch_norm_train", flat, scale, bias, eps=eps)
@@ -68,13 +68,13 @@ def layer_norm(
     if plain:
         shift = scale.full(extents, 0.0) if bias is None else bias
         return run("layer_norm", x, scale, shift, ndim=len(extents), eps=eps, affine=True)
-    wide = x.cast("float32") if stash == 1 else x
+    wide = x.astype("float32") if stash == 1 else x
     axes = tuple(range(axis, x.ndim))
     mean = run("mean", wide, axes=axes, keepdims=True)
     centred = run("sub", wide, mean)
     variance = run("mean", run("square", centred), axes=axes, keepdims=True)
     inverse = run("reciprocal", run("sqrt", binary("add", variance, eps)))
-    y = run("mul", run("mul", centred, inverse).cast(x.dtype), scale)
+    y = run("mul", run("mul", centred, inverse).astype(x.dtype), scale)
     y = y if bias is None else run("add", y, bias)
     return y, mean, inverse
 
@@ -83,11 +83,11 @@ def layer_norm(
 def rms_norm(node: Node, x: Tensor, scale: Tensor) -> Tensor:
     """Divide by the root of the mean square over the axes from ``axis`` on."""
     axis, eps = normal_axis(node.int("axis", -1), x.ndim), node.float("epsilon", 1e-5)
-    wide = x.cast("float32") if node.int("stash_type", 1) == 1 else x
+    wide = x.astype("float32") if node.int("stash_type", 1) == 1 else x
     axes = tuple(range(axis, x.ndim))
     mean = run("mean", run("square", wide), axes=axes, keepdims=True)
     y = run("div", wide, run("sqrt", binary("add", mean, eps)))
-    return run("mul", y.cast(scale.dtype), scale)
+    return run("mul", y.astype(scale.dtype), scale)
 
 
 @operator("LpNormalization")

@@ -64,9 +64,7 @@ def max_pool(node: Node, x: Tensor) -> tuple[Tensor, ...]:
 
 
 def _max2d(x: Tensor, at: Window) -> Tensor:
-    return run(
-        "max_pool2d", x, kernel=at.kernel, stride=at.stride, padding=(*at.before, *at.after)
-    )
+    return run("max_pool2d", x, kernel=at.kernel, stride=at.stride, padding=(*at.before, *at.after))
 
 
 def _max_with_places(node: Node, x: Tensor, at: Window) -> tuple[Tensor, Tensor]:
@@ -76,7 +74,9 @@ def _max_with_places(node: Node, x: Tensor, at: Window) -> tuple[Tensor, Tensor]
     spatial = np.arange(int(np.prod(size[2:])), dtype=np.int64).reshape(
         size[2:], order="F" if column else "C"
     )
-    base = np.arange(size[0] * size[1], dtype=np.int64).reshape(size[0], size[1], *(1,) * spatial.ndim)
+    base = np.arange(size[0] * size[1], dtype=np.int64).reshape(
+        size[0], size[1], *(1,) * spatial.ndim
+    )
     places = constant(base * spatial.size + spatial)
     best = where = None
     for tap, place in zip(taps(x, at, _lowest(x)), taps(places, at, 0), strict=True):
@@ -194,5 +194,3 @@ def global_max_pool(node: Node, x: Tensor) -> Tensor:
 def global_lp_pool(node: Node, x: Tensor) -> Tensor:
     p = node.int("p", 2)
     return root(run("sum", powered(x, p), axes=_spatial(x), keepdims=True), p)
-
-

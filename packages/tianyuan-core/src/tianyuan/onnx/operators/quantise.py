@@ -23,7 +23,9 @@ _NARROW = ("int4", "uint4", "int2", "uint2")
 def _limits(dtype: np.dtype) -> tuple[int, int]:
     if dtype.name in _NARROW:
         bits = int(dtype.name[-1])
-        return (0, 2**bits - 1) if dtype.name[0] == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        return (
+            (0, 2**bits - 1) if dtype.name[0] == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        )
     info = np.iinfo(dtype)
     return int(info.min), int(info.max)
 
@@ -64,8 +66,8 @@ def quantised(x: Tensor, scale: Tensor, zero: Tensor | None, dtype: np.dtype) ->
     # Ranges of up to 24 bits are exact in float32.
     found = run("round", run("div", x, scale))
     if zero is not None:
-        found = run("add", found, zero.cast(found.dtype))
-    return binary("minimum", binary("maximum", found, low), high).cast(dtype)
+        found = run("add", found, zero.astype(found.dtype))
+    return binary("minimum", binary("maximum", found, low), high).astype(dtype)
 
 
 @operator("QuantizeLinear", 10, form=VALUES)
@@ -75,14 +77,14 @@ def quantize_linear(node: Node, runtime: Any, x: Any, scale: Any, zero: Any = No
     else:
         dtype = np.dtype(np.uint8) if zero is None else zero.dtype
     if not _is_plain(dtype):
-        return Known(_to_narrow(node, *(array_of(v) for v in (x, scale, zero)), dtype))
+        return Known(_to_narrow(node, array_of(x), array_of(scale), array_of(zero), dtype))
     x, scale, zero = (tensor_of(value) for value in (x, scale, zero))
-    wide = x if dtypes.is_float(x.dtype) else x.cast(scale.dtype)
+    wide = x if dtypes.is_float(x.dtype) else x.astype(scale.dtype)
     if wide.dtype != scale.dtype:
-        wide, scale = wide.cast("float32"), scale.cast("float32")
+        wide, scale = wide.astype("float32"), scale.astype("float32")
     precision = node.int("precision", 0)
     if precision:
-        wide, scale = (v.cast(dtype_of(precision)) for v in (wide, scale))
+        wide, scale = (v.astype(dtype_of(precision)) for v in (wide, scale))
     return quantised(wide, _laid(scale, x, node), _laid(zero, x, node), dtype)
 
 
@@ -96,7 +98,8 @@ def _to_narrow(
     shift = 0.0 if zero is None else _laid(zero, x, node).astype(np.float32)
     if dtype.name in _NARROW:
         low, high = _limits(dtype)
-        return np.clip(np.rint(ratio) + shift, low, high).astype(np.int8).astype(dtype)
+        found: np.ndarray = np.clip(np.rint(ratio) + shift, low, high).astype(np.int8)
+        return found.astype(dtype)
     return _array_cast(node, (ratio + shift).astype(np.float32), dtype)
 
 
@@ -109,12 +112,12 @@ def dequantize_linear(node: Node, runtime: Any, x: Any, scale: Any, zero: Any = 
         return Known(_from_arrays(node, *(array_of(v) for v in (x, scale, zero))))
     x, scale, zero = (tensor_of(value) for value in (x, scale, zero))
     dtype = dtype_of(node.int("output_dtype")) if node.int("output_dtype", 0) else scale.dtype
-    wide = x if dtypes.is_float(x.dtype) else x.cast("int32")
+    wide = x if dtypes.is_float(x.dtype) else x.astype("int32")
     shift = _laid(zero, x, node)
     if shift is not None:
-        wide = run("sub", wide, shift.cast(wide.dtype))
+        wide = run("sub", wide, shift.astype(wide.dtype))
     factor = _laid(scale, x, node)
-    return run("mul", wide.cast(factor.dtype), factor).cast(dtype)
+    return run("mul", wide.astype(factor.dtype), factor).astype(dtype)
 
 
 def _from_arrays(
@@ -127,7 +130,8 @@ def _from_arrays(
         shift = _laid(zero, x, node)
         wide = wide - shift.astype(wide.dtype)
     factor = _laid(scale, x, node).astype(np.float32)
-    return (wide.astype(np.float32) * factor).astype(dtype)
+    found: np.ndarray = (wide.astype(np.float32) * factor).astype(dtype)
+    return found
 
 
 @operator("DynamicQuantizeLinear", 11)
@@ -138,23 +142,25 @@ def dynamic_quantize_linear(node: Node, x: Tensor) -> tuple[Tensor, Tensor, Tens
     low = binary("minimum", run("min", x, axes=axes, keepdims=False), 0)
     scale = binary("div", run("sub", high, low), 255)
     safe = run("where", binary("equal", scale, 0), scalar(x, 1), scale)
-    zero = run("round", binary("minimum", binary("maximum", run("neg", run("div", low, safe)), 0), 255))
-    zero = zero.cast("uint8")
+    zero = run(
+        "round", binary("minimum", binary("maximum", run("neg", run("div", low, safe)), 0), 255)
+    )
+    zero = zero.astype("uint8")
     return quantised(x, safe, zero, np.dtype(np.uint8)), scale, zero
 
 
 def _shifted(x: Tensor, zero: Tensor | None, axis: int | None = None) -> Tensor:
     """Return int32 values minus their zero point, of one per row or column where it is a vector."""
-    wide = x.cast("int32")
+    wide = x.astype("int32")
     if zero is None:
         return wide
     if zero.size == 1:
-        return run("sub", wide, reshaped(zero, ()).cast("int32"))
+        return run("sub", wide, reshaped(zero, ()).astype("int32"))
     if zero.ndim == 1 and axis is not None:
         shape = [1] * x.ndim
         shape[axis] = zero.shape[0]
         zero = reshaped(zero, shape)
-    return run("sub", wide, zero.cast("int32"))
+    return run("sub", wide, zero.astype("int32"))
 
 
 @operator("MatMulInteger", 10)
@@ -176,7 +182,7 @@ def qlinear_matmul(
 
 
 def _factor(scale: Tensor, like: Tensor, axis: int) -> Tensor:
-    wide = scale.cast("float32")
+    wide = scale.astype("float32")
     if scale.size == 1:
         return reshaped(wide, ())
     if scale.ndim > 1:
@@ -188,10 +194,10 @@ def _factor(scale: Tensor, like: Tensor, axis: int) -> Tensor:
 
 def _requantised(total: Tensor, factor: Tensor, zero: Tensor, axis: int) -> Tensor:
     low, high = _limits(zero.dtype)
-    found = run("round", run("mul", total.cast("float32"), factor))
+    found = run("round", run("mul", total.astype("float32"), factor))
     shift = reshaped(zero, ()) if zero.size == 1 else zero
-    found = run("add", found, shift.cast("float32"))
-    return binary("minimum", binary("maximum", found, low), high).cast(zero.dtype)
+    found = run("add", found, shift.astype("float32"))
+    return binary("minimum", binary("maximum", found, low), high).astype(zero.dtype)
 
 
 @operator("QLinearConv", 10)
@@ -202,13 +208,13 @@ def qlinear_conv(
     """Convolve integers exactly, in float64, and requantise with one float32 factor a channel."""
     expect_images(x, w)
     at = window(node, x.shape[2:], check_kernel(node, w))
-    wide = run("sub", x.cast("float64"), reshaped(x_zero, ()).cast("float64"))
+    wide = run("sub", x.astype("float64"), reshaped(x_zero, ()).astype("float64"))
     total = convolve(wide, centred_weight(w, w_zero), at, node.int("group", 1))
     if bias is not None:
-        total = run("add", total, reshaped(bias, (1, bias.shape[0], *(1,) * (x.ndim - 2))).cast("float64"))
+        total = run(
+            "add", total, reshaped(bias, (1, bias.shape[0], *(1,) * (x.ndim - 2))).astype("float64")
+        )
     factor = run("mul", reshaped(x_scale, ()), w_scale)
     factor = run("div", factor, reshaped(y_scale, ()))
     channels = (1, factor.shape[0], *(1,) * (x.ndim - 2)) if factor.ndim and factor.size > 1 else ()
     return _requantised(total, reshaped(factor, channels), y_zero, 1)
-
-

@@ -21,7 +21,7 @@ def _drawn(node: Node, op: str, shape: tuple[int, ...], dtype: np.dtype) -> Tens
     else:
         low, high = node.float("low", 0.0), node.float("high", 1.0)
         size = high - low
-    return binary("add", binary("mul", made, size), low).cast(dtype)  # type: ignore[no-any-return]
+    return binary("add", binary("mul", made, size), low).astype(dtype)
 
 
 def _enter(name: str, op: str) -> None:
@@ -44,7 +44,7 @@ def bernoulli(node: Node, runtime: Any, x: Any) -> Any:
     chances = tensor_of(x)
     drawn = generator.default.draw("philox_uniform", tuple(chances.shape), "float32")
     dtype = dtype_of(node.int("dtype")) if node.has("dtype") else chances.dtype
-    return run("less", drawn, chances.cast("float32")).cast(dtype)
+    return run("less", drawn, chances.astype("float32")).astype(dtype)
 
 
 @operator("Multinomial", 7, form=VALUES)
@@ -58,5 +58,3 @@ def multinomial(node: Node, runtime: Any, x: Any) -> Any:
     found = (drawn[:, :, None] >= edges[:, None, :]).sum(axis=2)
     dtype = dtype_of(node.int("dtype", 6))
     return np.minimum(found, logits.shape[1] - 1).astype(dtype)
-
-

@@ -8,7 +8,7 @@ from ...errors import AttrError, ShapeError
 from ..node import Node
 from ..table import operator
 from .activation import elu, hard_sigmoid
-from .common import Tensor, binary, permuted, reshaped, run, scalar
+from .common import Tensor, binary, full, permuted, reshaped, run, scalar
 
 _Function = Callable[[Tensor], Tensor]
 
@@ -66,7 +66,9 @@ class _Cell:
         betas = list(node.floats("activation_beta", ()))
         each = len(defaults)
         made = [
-            _activation(n, alphas[i] if i < len(alphas) else None, betas[i] if i < len(betas) else None)
+            _activation(
+                n, alphas[i] if i < len(alphas) else None, betas[i] if i < len(betas) else None
+            )
             for i, n in enumerate(names)
         ]
         self.functions = [made[i * each : (i + 1) * each] for i in range(len(self.backs))]
@@ -81,7 +83,7 @@ class _Cell:
         """Return the first state (batch, hidden) of a direction."""
         batch = self.x.shape[1]
         if given is None:
-            return self.x.full((batch, self.hidden), 0.0)
+            return full((batch, self.hidden), 0.0, self.x.dtype)
         given = permuted(given, (1, 0, 2)) if self.batch_first else given
         return picked(given, number)
 
@@ -167,7 +169,9 @@ def rnn(
             xt: Tensor, states: list[Tensor], wi: Tensor = wi, ri: Tensor = ri, wb: Tensor = wb,
             rb: Tensor = rb, f: _Function = f,
         ) -> list[Tensor]:  # fmt: skip
-            total = run("add", run("add", _linear(xt, wi), _linear(states[0], ri)), run("add", wb, rb))
+            total = run(
+                "add", run("add", _linear(xt, wi), _linear(states[0], ri)), run("add", wb, rb)
+            )
             return [f(cell.clipped(total))]
 
         row, end = cell.walk(lengths, back, [cell.state(first, number)], step)

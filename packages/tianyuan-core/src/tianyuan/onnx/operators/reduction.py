@@ -32,7 +32,7 @@ def _total(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
 def _mean(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
     if is_float(x):
         return run("mean", x, axes=axes, keepdims=keep)
-    return run("mean", x.cast("float64"), axes=axes, keepdims=keep).cast(x.dtype)
+    return run("mean", x.astype("float64"), axes=axes, keepdims=keep).astype(x.dtype)
 
 
 def _extreme(op: str) -> _Reduce:
@@ -73,19 +73,21 @@ def _squares(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
 
 def _l2(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
     total = _squares(x, axes, keep)
-    return run("sqrt", total) if is_float(x) else run("sqrt", total.cast("float64")).cast(x.dtype)
+    return (
+        run("sqrt", total) if is_float(x) else run("sqrt", total.astype("float64")).astype(x.dtype)
+    )
 
 
 def _log_sum(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
     total = _total(x, axes, keep)
-    return run("log", total) if is_float(x) else run("log", total.cast("float64")).cast(x.dtype)
+    return run("log", total) if is_float(x) else run("log", total.astype("float64")).astype(x.dtype)
 
 
 def _log_sum_exp(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
     if any(int(x.shape[axis]) == 0 for axis in axes):
         return run("log", _total(x, axes, keep))
-    wide = x if is_float(x) else x.cast("float64")
-    return run("logsumexp", wide, axes=axes, keepdims=keep).cast(x.dtype)
+    wide = x if is_float(x) else x.astype("float64")
+    return run("logsumexp", wide, axes=axes, keepdims=keep).astype(x.dtype)
 
 
 def _enter(name: str, reduce: _Reduce, since: int) -> None:
@@ -107,7 +109,12 @@ def _enter(name: str, reduce: _Reduce, since: int) -> None:
 
 def _unreduced(name: str, x: Tensor) -> Tensor:
     """Return what reducing no axis gives: the function of each element alone."""
-    found = {"ReduceL1": "abs", "ReduceL2": "abs", "ReduceSumSquare": "square", "ReduceLogSum": "log"}
+    found = {
+        "ReduceL1": "abs",
+        "ReduceL2": "abs",
+        "ReduceSumSquare": "square",
+        "ReduceLogSum": "log",
+    }
     return run(found[name], x) if name in found else run("copy", x)
 
 
@@ -127,8 +134,8 @@ def _position(node: Node, x: Tensor, op: str) -> Tensor:
     axis = normal_axis(node.int("axis", 0), x.ndim)
     keep = node.flag("keepdims", True)
     if not node.flag("select_last_index"):
-        return run(op, x, axis=axis, keepdims=keep).cast("int64")
-    found = run(op, flip(x, axis), axis=axis, keepdims=keep).cast("int64")
+        return run(op, x, axis=axis, keepdims=keep).astype("int64")
+    found = run(op, flip(x, axis), axis=axis, keepdims=keep).astype("int64")
     return run("sub", constant(int(x.shape[axis]) - 1, "int64"), found)
 
 

@@ -94,7 +94,8 @@ def nearest_index(place: Array, old: int, how: str) -> Array:
         index = np.ceil(place - 0.5)
     else:
         index = np.floor(place + 0.5)
-    return np.clip(index, 0, old - 1).astype(np.int64)
+    found: Array = np.clip(index, 0, old - 1).astype(np.int64)
+    return found
 
 
 def _resampled(node: Node, x: Tensor, plan: dict[int, _Axis], outside: Any) -> Tensor:
@@ -105,7 +106,7 @@ def _resampled(node: Node, x: Tensor, plan: dict[int, _Axis], outside: Any) -> T
     crop = where == "tf_crop_and_resize"
     inside: Tensor | None = None
     if mode != "nearest" and not is_float(x):
-        x = x.cast("float32")
+        x = x.astype("float32")
     for number, axis in plan.items():
         place = positions(axis, where)
         if crop:
@@ -126,7 +127,7 @@ def _resampled(node: Node, x: Tensor, plan: dict[int, _Axis], outside: Any) -> T
         return x
     low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
     x = run("minimum", run("maximum", x, constant(low, x.dtype)), constant(high, x.dtype))
-    return run("round", x).cast(dtype)
+    return run("round", x).astype(dtype)
 
 
 def along(x: Tensor, matrix: Tensor, axis: int) -> Tensor:

@@ -17,7 +17,7 @@ def topk(node: Node, x: Tensor, k: Array) -> tuple[Tensor, Tensor]:
         "topk", x, k=int(single(k)), axis=normal_axis(node.int("axis", -1), x.ndim),
         descending=node.flag("largest", True),
     )  # fmt: skip
-    return values, places.cast("int64")
+    return values, places.astype("int64")
 
 
 @operator("NonZero", 9, form=ARRAYS)

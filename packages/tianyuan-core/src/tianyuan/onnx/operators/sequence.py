@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import numpy as np
 
 from ...errors import ModelFormatError
@@ -141,5 +140,3 @@ def optional_get_element(node: Node, runtime: Interpreter, x: Value) -> Value:
     if x is None:
         raise ModelFormatError("the optional value is missing")
     return x
-
-

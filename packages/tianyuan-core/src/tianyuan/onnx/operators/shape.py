@@ -207,7 +207,7 @@ def number_range(node: Node, start: Array, limit: Array, delta: Array) -> Tensor
     scaled = binary("mul", line, int(step)) if int(step) != 1 else line
     shift = Known(np.array(first, object), np.dtype(np.int64)) if isinstance(
         first, shapes.Dim) else Known(np.array(first, np.int64))  # fmt: skip
-    return run("add", scaled, shift.tensor()).cast(dtype)
+    return run("add", scaled, shift.tensor()).astype(dtype)
 
 
 @operator("EyeLike", 9, form=VALUES)
@@ -240,7 +240,9 @@ def _line(count: int) -> Tensor:
 
 
 @operator("Dropout", 12, known=(1, 2))
-def dropout(node: Node, x: Tensor, ratio: Array | None = None, training: Array | None = None) -> Any:
+def dropout(
+    node: Node, x: Tensor, ratio: Array | None = None, training: Array | None = None
+) -> Any:
     """Return the input and a mask of ones, or drop at random where the file trains."""
     rate = 0.5 if ratio is None else float(single(ratio))
     kept = full(x.shape, 1, bool)
@@ -264,7 +266,7 @@ def one_hot(node: Node, indices: Tensor, depth: Array, values: Array) -> Tensor:
     count = int(single(depth))
     axis = node.int("axis", -1)
     axis = axis + indices.ndim + 1 if axis < 0 else axis
-    where = indices.cast("int64")
+    where = indices.astype("int64")
     wrapped = run("where", binary("less", where, 0), binary("add", where, count), where)
     wide = [*indices.shape]
     wide.insert(axis, 1)

@@ -170,5 +170,3 @@ def mel_weight_matrix(
         if right > centre:
             found[centre:right, i] = np.arange(right - centre, 0, -1) / (right - centre)
     return constant(found, dtype_of(node.int("output_datatype", 1)))
-
-

@@ -19,7 +19,7 @@ def _unfolded(place: Tensor, low: float, high: float) -> Tensor:
     """Mirror coordinates at both borders until they lie inside."""
     span = high - low
     if span <= 0:
-        return place.full((), low)
+        return scalar(place, low)
     inside = binary("mod", binary("sub", place, low), 2 * span)
     return binary("add", run("minimum", inside, run("sub", scalar(place, 2 * span), inside)), low)
 
@@ -50,7 +50,7 @@ class _Reader:
             held = run("logical_and", binary("greater_equal", place, 0),
                        binary("less_equal", place, extent - 1))  # fmt: skip
             inside = held if inside is None else run("logical_and", inside, held)
-            whole = binary("minimum", binary("maximum", place, 0), extent - 1).cast("int64")
+            whole = binary("minimum", binary("maximum", place, 0), extent - 1).astype("int64")
             index = whole if index is None else run("add", binary("mul", index, extent), whole)
         assert index is not None
         assert inside is not None
@@ -89,17 +89,17 @@ def grid_sample(node: Node, x: Tensor, points: Tensor) -> Tensor:
     n, c = x.shape[:2]
     places = []
     for axis in range(rank):
-        starts = (*(0,) * (points.ndim - 1), rank - 1 - axis)
-        part = run("slice", points, starts=starts, sizes=(*points.shape[:-1], 1),
+        first = (*(0,) * (points.ndim - 1), rank - 1 - axis)
+        part = run("slice", points, starts=first, sizes=(*points.shape[:-1], 1),
                    steps=(1,) * points.ndim)  # fmt: skip
-        unit = binary("add", reshaped(part, (n, count)).cast(x.dtype), 1)
+        unit = binary("add", reshaped(part, (n, count)).astype(x.dtype), 1)
         extent = reader.size[axis]
         if corners:
             place = binary("mul", unit, (extent - 1) / 2)
         else:
             place = binary("div", binary("sub", binary("mul", unit, extent), 1), 2)
         places.append(place)
-    out = (n, c, *points.shape[1:-1])
+    out: tuple[int, ...] = (n, c, *points.shape[1:-1])
     if mode == "nearest":
         return reshaped(reader.at([run("round", place) for place in places]), out)
     if mode in ("linear", "bilinear"):
@@ -112,7 +112,7 @@ def _interpolated(reader: _Reader, places: list[Tensor], cubic: bool) -> Tensor:
     parts = [run("sub", place, low) for place, low in zip(places, floors, strict=True)]
     if cubic:
         weights = [_cubic_weights(part) for part in parts]
-        offsets = (-1, 0, 1, 2)
+        offsets: tuple[int, ...] = (-1, 0, 1, 2)
     else:
         weights = [[run("sub", scalar(part, 1), part), part] for part in parts]
         offsets = (0, 1)
@@ -195,8 +195,8 @@ def roi_align(node: Node, x: Array, rois: Array, batch: Array) -> Array:
         down = ratio if ratio > 0 else int(np.ceil(height / rows))
         across = ratio if ratio > 0 else int(np.ceil(width / cols))
         step_y, step_x = height / rows, width / cols
-        y = top + step_y * ((np.arange(rows)[:, None] + (np.arange(down) + 0.5) / down))
-        points_x = left + step_x * ((np.arange(cols)[:, None] + (np.arange(across) + 0.5) / across))
+        y = top + step_y * (np.arange(rows)[:, None] + (np.arange(down) + 0.5) / down)
+        points_x = left + step_x * (np.arange(cols)[:, None] + (np.arange(across) + 0.5) / across)
         yy = np.broadcast_to(y[:, :, None, None], (rows, down, cols, across))
         xx = np.broadcast_to(points_x[None, None], (rows, down, cols, across))
         parts = [value * weight for value, weight in _bilinear(x[int(batch[number])], yy, xx)]
@@ -205,5 +205,3 @@ def roi_align(node: Node, x: Array, rois: Array, batch: Array) -> Array:
         else:
             found[number] = np.max(parts, axis=0).max(axis=(2, 4))
     return found
-
-

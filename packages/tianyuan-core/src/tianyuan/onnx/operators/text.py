@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -63,7 +64,10 @@ def string_normalizer(node: Node, x: Array) -> Array:
     if x.ndim not in (1, 2) or (x.ndim == 2 and x.shape[0] != 1):
         raise ShapeError(f"a vector or one row is expected, got shape {x.shape}")
     action = node.text("case_change_action", "NONE", ("NONE", "LOWER", "UPPER"))
-    change = {"NONE": str, "LOWER": str.lower, "UPPER": str.upper}[action]
+    changes: dict[str, Callable[[str], str]] = {
+        "NONE": str, "LOWER": str.lower, "UPPER": str.upper
+    }  # fmt: skip
+    change = changes[action]
     exact = node.flag("is_case_sensitive")
     stops = set(node.texts("stopwords", ()))
     stops = stops if exact else {change(word) for word in stops}
@@ -129,17 +133,19 @@ def label_encoder(node: Node, x: Array) -> Array:
         raise AttrError("keys and values are needed")
     table = dict(zip(_items(node, keys), _items(node, values), strict=True))
     kinds = {"values_strings": object, "values_int64s": np.int64, "values_floats": np.float32}
-    dtype = node.array("values_tensor").dtype if values == "values_tensor" else np.dtype(kinds[values])
+    dtype = (
+        node.array("values_tensor").dtype if values == "values_tensor" else np.dtype(kinds[values])
+    )
     if node.has("default_tensor"):
         default = node.array("default_tensor").reshape(-1).tolist()[0]
-    elif dtype == object:
+    elif dtype.kind == "O":
         default = node.text("default_string", "_Unused")
     elif dtype.kind == "i":
         default = node.int("default_int64", -1)
     else:
         default = node.float("default_float", -0.0)
     found = [table.get(_key(item), default) for item in x.reshape(-1).tolist()]
-    if dtype == object:
+    if dtype.kind == "O":
         return _text_array(found, x.shape)
     return np.array(found, dtype).reshape(x.shape)
 

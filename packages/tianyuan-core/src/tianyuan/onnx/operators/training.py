@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...errors import ShapeError
 from ..node import Node
 from ..table import operator
@@ -18,7 +20,7 @@ def _grouped(values: tuple[Tensor, ...], count: int) -> list[tuple[Tensor, ...]]
     return [tuple(values[i + k * size] for k in range(count)) for i in range(size)]
 
 
-def _listed(rows: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+def _listed(rows: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
     return tuple(value for column in zip(*rows, strict=True) for value in column)
 
 
@@ -28,7 +30,9 @@ def _decayed(node: Node, x: Tensor, g: Tensor) -> Tensor:
 
 @operator("Adagrad", domain=_DOMAIN)
 def adagrad(node: Node, rate: Tensor, turn: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
-    slowing = binary("add", binary("mul", turn.cast(rate.dtype), node.float("decay_factor", 0.0)), 1)
+    slowing = binary(
+        "add", binary("mul", turn.astype(rate.dtype), node.float("decay_factor", 0.0)), 1
+    )
     step = run("div", rate, slowing)
     rows = []
     for x, g, h in _grouped(values, 3):
@@ -58,7 +62,7 @@ def momentum(node: Node, rate: Tensor, turn: Tensor, *values: Tensor) -> tuple[T
 def adam(node: Node, rate: Tensor, turn: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
     alpha, beta = node.float("alpha", 0.9), node.float("beta", 0.999)
     later = binary("greater", turn, 0)
-    time = turn.cast(rate.dtype)
+    time = turn.astype(rate.dtype)
     ratio = run(
         "div",
         run("sqrt", run("sub", rate.full((), 1.0), run("pow", rate.full((), beta), time))),

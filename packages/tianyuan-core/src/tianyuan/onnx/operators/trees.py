@@ -12,4 +12,4 @@ _DOMAIN = "ai.onnx.ml"
 @operator("Binarizer", domain=_DOMAIN)
 def binarizer(node: Node, x: Tensor) -> Tensor:
     """Return 1 where an element exceeds the threshold and 0 elsewhere."""
-    return binary("greater", x, node.float("threshold", 0.0)).cast(x.dtype)
+    return binary("greater", x, node.float("threshold", 0.0)).astype(x.dtype)
