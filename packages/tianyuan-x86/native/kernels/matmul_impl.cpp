@@ -6,7 +6,7 @@ namespace {
 
 // Depth, height and width of the packed blocks: a panel of b stays in the first-level cache, the
 // block of a in the second, the block of b in the third.
-enum { BLOCK_K = 512, BLOCK_M = 12 * TILE_ROWS, BLOCK_N = 2048 };
+enum { BLOCK_K = 512, BLOCK_M = 12 * TILE_ROWS, BLOCK_N = 1024 };
 
 TY_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 TY_INLINE int64_t round_up(int64_t a, int64_t to) { return (a + to - 1) / to * to; }

@@ -11,7 +11,7 @@ from tianyuan.shapes import volume
 from .._tier import Tier
 
 # Extents of the blocks that matmul_impl.cpp packs, in k, rows and columns.
-_BLOCK_K, _BLOCK_M_TILES, _BLOCK_N = 512, 12, 2048
+_BLOCK_K, _BLOCK_M_TILES, _BLOCK_N = 512, 12, 1024
 _TILE_ROWS = {8: 6, 16: 14}
 _RATE = {8: 8e10, 16: 9.5e10}  # floating-point operations per second and thread
 _BANDWIDTH = 8e10  # bytes per second
