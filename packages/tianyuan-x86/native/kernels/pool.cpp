@@ -98,9 +98,9 @@ struct Scratch {
 
 Scratch scratch_of(const Pooling &p, void *workspace, int32_t slot) {
   const int64_t width = padded_width(p);
-  float *base = static_cast<float *>(workspace) + slot * 2 * (width + p.w.outputs);
+  float *base = static_cast<float *>(workspace) + slot * 4 * width;
   float *best = base + 2 * width;
-  return {base, base + width, best, reinterpret_cast<int32_t *>(best + p.w.outputs)};
+  return {base, base + width, best, reinterpret_cast<int32_t *>(best + width)};
 }
 
 TY_INLINE vi lane_numbers() {
@@ -110,7 +110,8 @@ TY_INLINE vi lane_numbers() {
 }
 
 // Compares the k-th element of every window of a row with the best so far. `phases` holds the row's
-// elements by their remainder of the stride, so that neighbouring windows read neighbours.
+// elements by their remainder of the stride, so that neighbouring windows read neighbours. Whole
+// vectors are worked on: every row of the scratch has room behind its end.
 void compare_row(const Pooling &p, const Scratch &s, const float *phases, int64_t length,
                  int32_t offset) {
   const int64_t n = p.w.outputs, step = p.w.stride;
@@ -118,19 +119,18 @@ void compare_row(const Pooling &p, const Scratch &s, const float *phases, int64_
   for (int64_t k = 0; k < p.w.kernel; ++k) {
     const float *from = phases + k % step * length + k / step;
     for (int64_t i = 0; i < n; i += VF) {
-      const vtail t = vtail_of(n - i);
-      const vf value = vload_tail(from + i, t), best = vload_tail(s.best + i, t);
-      const vi at = vi_load_tail(s.at + i, t);
+      const vf value = vload(from + i), best = vload(s.best + i);
       const vi here = vi_add(lanes, vi_set1(offset + (int32_t)(i * step + k)));
       const vm better = vm_and(vm_not(visnan(best)), vm_not(vle(value, best)));
-      vstore_tail(s.best + i, vselect(better, value, best), t);
-      vi_store_tail(s.at + i, vi_select(better, here, at), t);
+      vstore(s.best + i, vselect(better, value, best));
+      vi_store(s.at + i, vi_select(better, here, vi_load(s.at + i)));
     }
   }
 }
 
 // Sorts a padded row by the remainder of the stride; returns the elements of a phase.
-int64_t split_phases(const float *row, float *phases, int64_t width, int64_t stride) {
+int64_t split_phases(const float *__restrict row, float *__restrict phases, int64_t width,
+                     int64_t stride) {
   const int64_t length = (width + stride - 1) / stride;
   if (stride == 2) {
     for (int64_t i = 0; i < width / 2; ++i) {
@@ -147,9 +147,9 @@ int64_t split_phases(const float *row, float *phases, int64_t width, int64_t str
 // Finds the argmax of all windows of an output row side by side.
 void argmax_row(const Pooling &p, const float *x, int64_t oh, const Scratch &s) {
   const Span rows = p.h.at(oh);
-  for (int64_t i = 0; i < p.w.outputs; ++i) {
-    s.at[i] = (int32_t)(rows.begin * p.w.size + p.w.at(i).begin);
-    s.best[i] = x[s.at[i]];
+  for (int64_t i = 0; i < p.w.outputs; i += VF) {
+    vstore(s.best + i, vset1(-__builtin_inff()));
+    vi_store(s.at + i, vi_set1(-1));
   }
   const int64_t width = (p.w.outputs - 1) * p.w.stride + p.w.kernel;
   const int64_t inside = width - p.w.padding;
@@ -160,6 +160,9 @@ void argmax_row(const Pooling &p, const float *x, int64_t oh, const Scratch &s) 
         p.w.stride == 1 ? width : split_phases(s.row, s.phases, width, p.w.stride);
     const float *phases = p.w.stride == 1 ? s.row : s.phases;
     compare_row(p, s, phases, length, (int32_t)(r * p.w.size - p.w.padding));
+  }
+  for (int64_t i = 0; i < p.w.outputs; ++i) {
+    if (s.at[i] < 0) s.at[i] = (int32_t)(rows.begin * p.w.size + p.w.at(i).begin);  // all are -inf
   }
 }
 

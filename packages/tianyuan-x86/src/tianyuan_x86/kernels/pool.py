@@ -24,10 +24,9 @@ def _max_row_bytes(call: Call) -> int:
 
 
 def _argmax_bytes(call: Call) -> int:
-    """Return the room for a padded row, twice, and an output row's best values and places."""
+    """Return the room for a padded row, the same by phases, the best values and their places."""
     pooled = call.inputs[1] if call.op.name == "max_pool2d_backward" else call.outputs[0]
-    outputs = int(pooled.shape[3])
-    return max(1, call.threads) * 2 * (_padded_width(call, outputs) + outputs) * 4
+    return max(1, call.threads) * 4 * _padded_width(call, int(pooled.shape[3])) * 4
 
 
 def _row_bytes(call: Call) -> int:
