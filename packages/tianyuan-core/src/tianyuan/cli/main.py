@@ -119,5 +119,17 @@ def bench(
     bench_model(model, backends, threads, sizes, rounds, steps)
 
 
+@main.command()
+@click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("target", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--opset", type=int, help="ONNX operator set to write.")
+@_SIZES
+def convert(source: Path, target: Path, opset: int | None, sizes: tuple[str, ...]) -> None:
+    """Convert SOURCE to TARGET: a .tym file to .onnx, or an .onnx file to .tym."""
+    from .convert import convert_model, read_sizes
+
+    convert_model(source, target, opset, read_sizes(sizes))
+
+
 if __name__ == "__main__":
     main()

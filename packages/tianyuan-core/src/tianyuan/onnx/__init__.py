@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .build import build
-from .export_model import export
+from .export_model import OPSET, export
 from .model import load_model
 from .module import OnnxModule
 from .reader import TensorReader, parse
@@ -31,4 +31,4 @@ def load(source: Any, *, max_bytes: int = LIMIT) -> OnnxModule:
     return OnnxModule(build(model, TensorReader(folder)), max_bytes)
 
 
-__all__ = ["LIMIT", "OnnxModule", "export", "load", "load_model", "supported"]
+__all__ = ["LIMIT", "OPSET", "OnnxModule", "export", "load", "load_model", "supported"]

@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import shapes
 from .._version import __version__
-from ..errors import AttrError, GraphError
+from ..errors import AttrError, GraphError, TraceError
 from ..graph import passes
 from ..graph.container import replace_file
 from ..graph.graph import Graph, Node, Value
@@ -21,12 +21,14 @@ from ..jit.trace import DynamicShapes, trace
 from ..jit.tracer import Tracer
 from ..module.module import Module
 from . import exporters
+from .model import symbolic_graph, trace_graph
 from .module import OnnxModule
 from .reader import code_of, require
 from .tidy import merge_biases
-from .writer import EXPORTERS, Decompose, Unsupported, Writer
+from .writer import EXPORTERS, DecompositionNeededError, UnsupportedError, Writer
 
-OLDEST, DEFAULT = 13, 17
+OLDEST = 13
+OPSET = 17  # unless another is asked for
 _SPLIT = 1 << 30  # bytes of constants beyond which they lie in a file of their own
 
 exporters.load()
@@ -36,7 +38,7 @@ def export(
     source: Callable[..., Any] | str | os.PathLike[str],
     path: str | os.PathLike[str],
     *inputs: Any,
-    opset: int = DEFAULT,
+    opset: int = OPSET,
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
     dynamic_shapes: DynamicShapes | None = None,
@@ -51,7 +53,8 @@ def export(
         source: a module (written as it computes in evaluation), a function of tensors, or the path
             of a ``.tym`` file.
         path: the ``.onnx`` file to write; an old one stays whole until the new one is complete.
-        inputs: example arrays or tensors to trace with; none for a model file.
+        inputs: example arrays or tensors to trace with; none for a model file, nor needed for an
+            imported ONNX model.
         opset: version of ONNX's operator set, 13 or later.
         input_names: names of the inputs, those of the function's parameters by default.
         output_names: names of the outputs, ``output_0`` … by default, or those of the model file.
@@ -114,6 +117,8 @@ def _traced(
 ) -> tuple[Graph, list[str]]:
     if isinstance(source, trace) and not inputs:
         return source.deployable(arg_names=names, dynamic_shapes=dynamic_shapes)
+    if isinstance(source, OnnxModule) and not inputs and not dynamic_shapes:
+        return _imported(source)
     if isinstance(source, OnnxModule):
         names = names or [info.name for info in source.inputs]
         dynamic_shapes = dynamic_shapes or _declared(source)
@@ -128,6 +133,18 @@ def _traced(
                 module.training = training
     function = source._function if isinstance(source, trace) else source
     return _trace_call(function, inputs, names, dynamic_shapes)
+
+
+def _imported(source: OnnxModule) -> tuple[Graph, list[str]]:
+    """Return the graph of an imported model for the sizes that its file tells or leaves open."""
+    fixed = all(isinstance(n, int) for info in source.inputs for n in info.shape or (None,))
+    graph = trace_graph(source, {}) if fixed else symbolic_graph(source)
+    if graph is None:
+        raise TraceError(
+            "onnx.export: the imported model's graph differs by size, got no example inputs, "
+            "expected some"
+        )
+    return graph, [info.name for info in source.inputs]
 
 
 def _declared(source: OnnxModule) -> dict[str, dict[int, str]]:
@@ -211,9 +228,7 @@ class _Emitter:
         for node in self._graph.nodes:
             self._emit(self._graph, node, self._names)
         if self._problems:
-            raise GraphError(
-                "onnx.export: there is no ONNX form, got " + "; ".join(self._problems)
-            )
+            raise GraphError("onnx.export: there is no ONNX form, got " + "; ".join(self._problems))
         self._name_outputs()
         merge_biases(self.writer, set(self._results))
 
@@ -232,9 +247,9 @@ class _Emitter:
             else:
                 try:
                     found = function(self.writer, node, *given)
-                except Decompose:
+                except DecompositionNeededError:
                     found = self._decomposed(node, given)
-        except Unsupported as error:
+        except UnsupportedError as error:
             where = f" at {node.origin}" if node.origin else ""
             self._problems.append(f"{node.op.name}{where} ({error})")
             found = tuple("?" for _ in node.outputs)
@@ -244,7 +259,7 @@ class _Emitter:
     def _decomposed(self, node: Node, given: Sequence[str]) -> tuple[str, ...]:
         """Write an op in terms of those that it stands for."""
         if node.op.decompose is None:
-            raise Unsupported("no operator of ONNX computes it")
+            raise UnsupportedError("no operator of ONNX computes it")
         tracer = Tracer(capture_as_const=True)
         with tracer.recording():
             tensors = tuple(
@@ -345,4 +360,4 @@ def _refer(tensor: Any, file: str, offset: int) -> None:
         entry.key, entry.value = key, str(value)
 
 
-__all__ = ["DEFAULT", "OLDEST", "export", "to_model"]
+__all__ = ["OPSET", "OLDEST", "export", "to_model"]

@@ -19,11 +19,11 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 EXPORTERS: dict[str, Callable[..., Any]] = {}
 
 
-class Unsupported(TianyuanError):
+class UnsupportedError(TianyuanError):
     """Raise where an op has no ONNX form as it is used."""
 
 
-class Decompose(Exception):
+class DecompositionNeededError(Exception):
     """Unwind an exporter that wants its op written in terms of others instead."""
 
 
@@ -66,18 +66,22 @@ class Writer:
         self._taken.add(candidate)
         return candidate
 
-    def op(self, op_type: str, *inputs: str, count: int = 1, **attrs: Any) -> Any:
-        """Append a node; return the name of its output, or a tuple where there are several.
+    def op(self, op_type: str, *inputs: str, **attrs: Any) -> str:
+        """Append a node of one output and return its name.
 
         An attribute that is None is left out; an empty name stands for an input left out.
         """
+        return self.ops(1, op_type, *inputs, **attrs)[0]
+
+    def ops(self, count: int, op_type: str, *inputs: str, **attrs: Any) -> tuple[str, ...]:
+        """Append a node and return the names of its outputs."""
         helper = require().helper
         outputs = [self.reserve(f"{op_type}_{len(self.nodes)}") for _ in range(count)]
         given = {name: value for name, value in attrs.items() if value is not None}
         self.nodes.append(
             helper.make_node(op_type, list(inputs), outputs, name=outputs[0], **given)
         )
-        return outputs[0] if count == 1 else tuple(outputs)
+        return tuple(outputs)
 
     def constant(self, array: Any, dtype: Any = None, name: str = "constant") -> str:
         """Return the name of a constant; small ones that are equal share one."""
@@ -97,8 +101,7 @@ class Writer:
 
     def cast(self, name: str, dtype: Any) -> str:
         """Return the name of a value in another dtype."""
-        found: str = self.op("Cast", name, to=code_of(np.dtype(dtype)))
-        return found
+        return self.op("Cast", name, to=code_of(np.dtype(dtype)))
 
     # Extents.
 
@@ -109,8 +112,7 @@ class Writer:
         parts = [self._vector(shapes.expr_of(value)) for value in values]
         if len(parts) == 1:
             return parts[0]
-        found: str = self.op("Concat", *parts, axis=0)
-        return found
+        return self.op("Concat", *parts, axis=0)
 
     def _vector(self, expr: Any) -> str:
         """Return the name of an int64 vector of one element that holds an expression's value."""
@@ -124,53 +126,51 @@ class Writer:
         if isinstance(expr, str):
             source, axis = self._symbols[expr]
             index = self.constant([axis], np.int64)
-            found: str = self.op("Gather", self.op("Shape", source), index, axis=0)
-            return found
+            return self.op("Gather", self.op("Shape", source), index, axis=0)
         operator, *sides = expr
         left, right = (self._vector(side) for side in sides)
         return _ARITHMETIC[operator](self, left, right)
 
     def reshape(self, name: str, before: Sequence[int], after: Sequence[int]) -> str:
         """Reshape a value, by a constant where at most one extent has to be worked out."""
-        target = [
-            0
-            if shapes.symbols_of(n) and axis < len(before) and shapes.expr_of(before[axis]) == shapes.expr_of(n)
-            else n
-            for axis, n in enumerate(after)
-        ]  # fmt: skip
+        target = [0 if _is_kept(before, axis, n) else n for axis, n in enumerate(after)]
         open_axes = [axis for axis, n in enumerate(target) if shapes.symbols_of(n)]
         has_zero = any(not shapes.symbols_of(n) and int(n) == 0 for n in after)
         if len(open_axes) > 1 or has_zero:
-            found: str = self.op(
+            return self.op(
                 "Reshape", name, self.extents(after), allowzero=1 if self.opset >= 14 else None
             )
-            return found
         for axis in open_axes:
             target[axis] = -1
-        found = self.op("Reshape", name, self.constant([int(n) for n in target], np.int64))
-        return found
+        return self.op("Reshape", name, self.constant([int(n) for n in target], np.int64))
 
     def fixed(self, values: Sequence[int], what: str) -> list[int]:
         """Return extents as numbers.
 
         Raises:
-            Unsupported: where one is symbolic.
+            UnsupportedError: where one is symbolic.
         """
         if any(shapes.symbols_of(value) for value in values):
-            raise Unsupported(
+            raise UnsupportedError(
                 f"{what} must not depend on a dynamic dimension, got "
                 f"{shapes.format_shape(tuple(values))}"
             )
         return [int(value) for value in values]
 
     def needs(self, opset: int, what: str) -> None:
-        """Raise Unsupported where the operator set is too old."""
+        """Raise UnsupportedError where the operator set is too old."""
         if self.opset < opset:
-            raise Unsupported(f"{what} needs operator set {opset}, got {self.opset}")
+            raise UnsupportedError(f"{what} needs operator set {opset}, got {self.opset}")
+
+
+def _is_kept(before: Sequence[int], axis: int, extent: int) -> bool:
+    """Tell whether a symbolic extent stands at the same axis already, which Reshape writes as 0."""
+    same = axis < len(before) and shapes.expr_of(before[axis]) == shapes.expr_of(extent)
+    return same and bool(shapes.symbols_of(extent))
 
 
 def _plain(op_type: str) -> Callable[[Writer, str, str], str]:
-    return lambda writer, left, right: writer.op(op_type, left, right)  # type: ignore[no-any-return]
+    return lambda writer, left, right: writer.op(op_type, left, right)
 
 
 _ARITHMETIC: dict[str, Callable[[Writer, str, str], str]] = {

@@ -36,16 +36,14 @@ def arithmetic(w: Writer, node: Node, x: str, y: str) -> str:
     wide = widened(dtype)
     if name == "pow" and wide != dtype:
         return w.cast(w.op("Pow", w.cast(x, wide), w.cast(y, wide)), dtype)
-    found: str = w.op(_OF_BOOLS[name] if dtypes.is_bool(dtype) else _ARITHMETIC[name], x, y)
-    return found
+    return w.op(_OF_BOOLS[name] if dtypes.is_bool(dtype) else _ARITHMETIC[name], x, y)
 
 
 @exporter(*_EXTREMES)
 def extreme(w: Writer, node: Node, x: str, y: str) -> str:
     """Write the larger or smaller of two."""
     numbers, bools = _EXTREMES[node.op.name]
-    found: str = w.op(bools if dtypes.is_bool(spec_of(node).dtype) else numbers, x, y)
-    return found
+    return w.op(bools if dtypes.is_bool(spec_of(node).dtype) else numbers, x, y)
 
 
 @exporter(*_COMPARISONS)
@@ -54,15 +52,14 @@ def comparison(w: Writer, node: Node, x: str, y: str) -> str:
     op_type, negated = _COMPARISONS[node.op.name]
     if dtypes.is_bool(spec_of(node).dtype) and op_type != "Equal":
         x, y = w.cast(x, np.int32), w.cast(y, np.int32)
-    found: str = w.op(op_type, x, y)
-    return w.op("Not", found) if negated else found  # type: ignore[no-any-return]
+    found = w.op(op_type, x, y)
+    return w.op("Not", found) if negated else found
 
 
 @exporter(*_LOGIC)
 def logic(w: Writer, node: Node, x: str, y: str) -> str:
     """Write logic of what is not zero."""
-    found: str = w.op(_LOGIC[node.op.name], as_bool(w, node, 0, x), as_bool(w, node, 1, y))
-    return found
+    return w.op(_LOGIC[node.op.name], as_bool(w, node, 0, x), as_bool(w, node, 1, y))
 
 
 @exporter(*_BITS)
@@ -70,18 +67,15 @@ def bits(w: Writer, node: Node, x: str, y: str) -> str:
     """Write an operation on bits."""
     bools, integers = _BITS[node.op.name]
     if dtypes.is_bool(spec_of(node).dtype):
-        found: str = w.op(bools, x, y)
-        return found
+        return w.op(bools, x, y)
     w.needs(18, integers)
-    found = w.op(integers, x, y)
-    return found
+    return w.op(integers, x, y)
 
 
 @exporter("where")
 def where(w: Writer, node: Node, mask: str, x: str, y: str) -> str:
     """Write a choice by a mask."""
-    found: str = w.op("Where", mask, x, y)
-    return found
+    return w.op("Where", mask, x, y)
 
 
 @exporter("floor_div")
@@ -89,8 +83,7 @@ def floor_div(w: Writer, node: Node, x: str, y: str) -> str:
     """Write a quotient rounded down; integers divided by zero give zero."""
     dtype = spec_of(node).dtype
     if dtypes.is_float(dtype):
-        found: str = w.op("Floor", w.op("Div", x, y))
-        return found
+        return w.op("Floor", w.op("Div", x, y))
     zero, one = w.scalar(0, dtype), w.scalar(1, dtype)
     by_zero = w.op("Equal", y, zero)
     safe = w.op("Where", by_zero, one, y)
@@ -101,8 +94,7 @@ def floor_div(w: Writer, node: Node, x: str, y: str) -> str:
         opposed = w.op("Xor", w.op("Less", rest, zero), w.op("Less", safe, zero))
         lower = w.op("And", uneven, opposed)
         quotient = w.op("Where", lower, w.op("Sub", quotient, one), quotient)
-    found = w.op("Where", by_zero, zero, quotient)
-    return found
+    return w.op("Where", by_zero, zero, quotient)
 
 
 @exporter("mod")
@@ -114,12 +106,10 @@ def mod(w: Writer, node: Node, x: str, y: str) -> str:
         rest = w.op("Mod", x, y, fmod=1)
         uneven = w.op("Not", w.op("Equal", rest, zero))
         opposed = w.op("Xor", w.op("Less", rest, zero), w.op("Less", y, zero))
-        found: str = w.op("Where", w.op("And", uneven, opposed), w.op("Add", rest, y), rest)
-        return found
+        return w.op("Where", w.op("And", uneven, opposed), w.op("Add", rest, y), rest)
     by_zero = w.op("Equal", y, zero)
     safe = w.op("Where", by_zero, w.scalar(1, dtype), y)
-    found = w.op("Where", by_zero, zero, w.op("Mod", x, safe))
-    return found
+    return w.op("Where", by_zero, zero, w.op("Mod", x, safe))
 
 
 @exporter("atan2")
@@ -134,8 +124,7 @@ def atan2(w: Writer, node: Node, y: str, x: str) -> str:
     turn = w.op("Where", below, w.scalar(-math.pi, dtype), w.scalar(math.pi, dtype))
     turned = w.op("Where", w.op("Less", x, zero), w.op("Add", angle, turn), angle)
     vertical = w.op("Mul", w.op("Sign", y), w.scalar(math.pi / 2, dtype))
-    found: str = w.op("Where", upright, vertical, turned)
-    return found
+    return w.op("Where", upright, vertical, turned)
 
 
 @exporter("logaddexp")
@@ -144,8 +133,7 @@ def logaddexp(w: Writer, node: Node, x: str, y: str) -> str:
     equal = w.op("Equal", x, y)  # infinities of one sign have no difference
     distance = w.op("Abs", w.op("Sub", x, y))
     safe = w.op("Where", equal, w.scalar(0, spec_of(node).dtype), distance)
-    found: str = w.op("Add", w.op("Max", x, y), w.op("Softplus", w.op("Neg", safe)))
-    return found
+    return w.op("Add", w.op("Max", x, y), w.op("Softplus", w.op("Neg", safe)))
 
 
 @exporter("left_shift", "right_shift")
@@ -155,8 +143,7 @@ def shift(w: Writer, node: Node, x: str, y: str) -> str:
     left = node.op.name == "left_shift"
     direction = "LEFT" if left else "RIGHT"
     if dtype.kind == "u":
-        found: str = w.op("BitShift", x, y, direction=direction)
-        return found
+        return w.op("BitShift", x, y, direction=direction)
     unsigned = _UNSIGNED[dtype.itemsize]
     by = w.cast(y, unsigned)
     if left:
@@ -166,5 +153,4 @@ def shift(w: Writer, node: Node, x: str, y: str) -> str:
     negative = w.op("Less", x, w.scalar(0, dtype))
     flipped = w.op("Where", negative, w.op("Sub", minus_one, x), x)
     moved = w.cast(w.op("BitShift", w.cast(flipped, unsigned), by, direction=direction), dtype)
-    found = w.op("Where", negative, w.op("Sub", minus_one, moved), moved)
-    return found
+    return w.op("Where", negative, w.op("Sub", minus_one, moved), moved)

@@ -8,7 +8,7 @@ from ... import shapes
 from ...graph.graph import Node
 from ...graph.passes.match import has_symbols
 from ...ops import reference
-from ..writer import Unsupported, Writer, exporter, result_of
+from ..writer import UnsupportedError, Writer, exporter, result_of
 
 _MOST_STORED = 1 << 16  # bytes
 
@@ -28,8 +28,7 @@ def full(w: Writer, node: Node) -> str:
     if _is_stored(node) and result_of(node).nbytes <= _MOST_STORED:
         return _stored(w, node)
     value = w.constant(np.array(node.attrs.value).astype(result_of(node).dtype))
-    found: str = w.op("Expand", value, w.extents(node.attrs.shape))
-    return found
+    return w.op("Expand", value, w.extents(node.attrs.shape))
 
 
 @exporter("arange")
@@ -42,7 +41,7 @@ def arange(w: Writer, node: Node) -> str:
     count = w.op("Squeeze", w.extents([attrs.count]), scalar)
     counted = w.op("Range", w.constant(0, np.int64), count, w.constant(1, np.int64))
     if shapes.symbols_of((attrs.start, attrs.step)):
-        raise Unsupported("start and step must not be dynamic")
+        raise UnsupportedError("start and step must not be dynamic")
     steps = w.op("Mul", w.cast(counted, np.float64), w.constant(attrs.step, np.float64))
     return w.cast(w.op("Add", steps, w.constant(attrs.start, np.float64)), dtype)
 
@@ -51,5 +50,5 @@ def arange(w: Writer, node: Node) -> str:
 def eye(w: Writer, node: Node) -> str:
     """Write ones on a diagonal."""
     if not _is_stored(node):
-        raise Unsupported("the extents must not be dynamic")
+        raise UnsupportedError("the extents must not be dynamic")
     return _stored(w, node)

@@ -10,7 +10,7 @@ import numpy as np
 from ... import dtypes
 from ...graph.graph import Node
 from ..reader import code_of
-from ..writer import Decompose, Writer, exporter, result_of, spec_of
+from ..writer import DecompositionNeededError, Writer, exporter, result_of, spec_of
 
 _SAME = {
     "abs": "Abs", "neg": "Neg", "sign": "Sign", "sqrt": "Sqrt", "reciprocal": "Reciprocal",
@@ -27,13 +27,10 @@ def same(w: Writer, node: Node, x: str) -> str:
     """Write an op that ONNX has under another name."""
     dtype = spec_of(node).dtype
     if node.op.name == "relu" and not dtypes.is_float(dtype):
-        found: str = w.op("Max", x, w.scalar(0, dtype))
-        return found
+        return w.op("Max", x, w.scalar(0, dtype))
     if node.op.name == "neg" and dtype.kind == "u":
-        found = w.op("Sub", w.scalar(0, dtype), x)
-        return found
-    found = w.op(_SAME[node.op.name], x)
-    return found
+        return w.op("Sub", w.scalar(0, dtype), x)
+    return w.op(_SAME[node.op.name], x)
 
 
 @exporter(*_ROUNDING)
@@ -41,22 +38,19 @@ def rounding(w: Writer, node: Node, x: str) -> str:
     """Write a rounding, which leaves integers as they are."""
     if not dtypes.is_float(spec_of(node).dtype):
         return x
-    found: str = w.op(_ROUNDING[node.op.name], x)
-    return found
+    return w.op(_ROUNDING[node.op.name], x)
 
 
 @exporter("square")
 def square(w: Writer, node: Node, x: str) -> str:
     """Write x * x."""
-    found: str = w.op("Mul", x, x)
-    return found
+    return w.op("Mul", x, x)
 
 
 @exporter("rsqrt")
 def rsqrt(w: Writer, node: Node, x: str) -> str:
     """Write 1 / sqrt(x)."""
-    found: str = w.op("Reciprocal", w.op("Sqrt", x))
-    return found
+    return w.op("Reciprocal", w.op("Sqrt", x))
 
 
 @exporter("expm1")
@@ -64,8 +58,7 @@ def expm1(w: Writer, node: Node, x: str) -> str:
     """Write exp(x) - 1 as 2 exp(x/2) sinh(x/2), which is exact near zero too."""
     half = w.op("Mul", x, w.scalar(0.5, spec_of(node).dtype))
     product = w.op("Mul", w.op("Exp", half), w.op("Sinh", half))
-    found: str = w.op("Mul", product, w.scalar(2, spec_of(node).dtype))
-    return found
+    return w.op("Mul", product, w.scalar(2, spec_of(node).dtype))
 
 
 @exporter("log1p")
@@ -76,30 +69,27 @@ def log1p(w: Writer, node: Node, x: str) -> str:
     near = w.op("Mul", w.op("Atanh", ratio), w.scalar(2, dtype))
     far = w.op("Log", w.op("Add", x, w.scalar(1, dtype)))
     is_near = w.op("Less", w.op("Abs", x), w.scalar(0.5, dtype))
-    found: str = w.op("Where", is_near, near, far)
-    return found
+    return w.op("Where", is_near, near, far)
 
 
 @exporter("relu6")
 def relu6(w: Writer, node: Node, x: str) -> str:
     """Write a clamp to 0 … 6."""
     dtype = spec_of(node).dtype
-    found: str = w.op("Clip", x, w.scalar(0, dtype), w.scalar(6, dtype))
-    return found
+    return w.op("Clip", x, w.scalar(0, dtype), w.scalar(6, dtype))
 
 
 @exporter("hsigmoid")
 def hsigmoid(w: Writer, node: Node, x: str) -> str:
     """Write relu6(x + 3) / 6."""
-    found: str = w.op("HardSigmoid", x, alpha=1 / 6, beta=0.5)
-    return found
+    return w.op("HardSigmoid", x, alpha=1 / 6, beta=0.5)
 
 
 @exporter("hswish")
 def hswish(w: Writer, node: Node, x: str) -> str:
     """Write x * hsigmoid(x)."""
     if w.opset >= 14:
-        found: str = w.op("HardSwish", x)
+        found = w.op("HardSwish", x)
     else:
         found = w.op("Mul", x, hsigmoid(w, node, x))
     return found
@@ -108,8 +98,7 @@ def hswish(w: Writer, node: Node, x: str) -> str:
 @exporter("silu")
 def silu(w: Writer, node: Node, x: str) -> str:
     """Write x * sigmoid(x)."""
-    found: str = w.op("Mul", x, w.op("Sigmoid", x))
-    return found
+    return w.op("Mul", x, w.op("Sigmoid", x))
 
 
 @exporter("gelu")
@@ -117,23 +106,19 @@ def gelu(w: Writer, node: Node, x: str) -> str:
     """Write x/2 * (1 + erf(x / sqrt 2))."""
     dtype = spec_of(node).dtype
     if w.opset >= 20:
-        found: str = w.op("Gelu", x)
-        return found
+        return w.op("Gelu", x)
     inner = w.op("Erf", w.op("Div", x, w.scalar(math.sqrt(2), dtype)))
     half = w.op("Mul", x, w.scalar(0.5, dtype))
-    found = w.op("Mul", half, w.op("Add", inner, w.scalar(1, dtype)))
-    return found
+    return w.op("Mul", half, w.op("Add", inner, w.scalar(1, dtype)))
 
 
 @exporter("isnan", "isinf")
 def not_finite(w: Writer, node: Node, x: str) -> str:
     """Write a test of floats; infinities are known for float32 and float64 only."""
     if node.op.name == "isnan":
-        found: str = w.op("IsNaN", x)
-        return found
+        return w.op("IsNaN", x)
     wide = spec_of(node).dtype.itemsize >= 4 or w.opset >= 20
-    found = w.op("IsInf", x if wide else w.cast(x, np.float32))
-    return found
+    return w.op("IsInf", x if wide else w.cast(x, np.float32))
 
 
 def as_bool(w: Writer, node: Node, index: int, x: str) -> str:
@@ -144,8 +129,7 @@ def as_bool(w: Writer, node: Node, index: int, x: str) -> str:
 @exporter("logical_not")
 def logical_not(w: Writer, node: Node, x: str) -> str:
     """Write the negation of what is not zero."""
-    found: str = w.op("Not", as_bool(w, node, 0, x))
-    return found
+    return w.op("Not", as_bool(w, node, 0, x))
 
 
 @exporter("bitwise_not")
@@ -153,7 +137,7 @@ def bitwise_not(w: Writer, node: Node, x: str) -> str:
     """Write a complement: -1 - x where ONNX has no operator yet."""
     dtype = spec_of(node).dtype
     if dtypes.is_bool(dtype):
-        found: str = w.op("Not", x)
+        found = w.op("Not", x)
     elif w.opset >= 18:
         found = w.op("BitwiseNot", x)
     else:
@@ -164,15 +148,13 @@ def bitwise_not(w: Writer, node: Node, x: str) -> str:
 @exporter("cast")
 def cast(w: Writer, node: Node, x: str) -> str:
     """Write a conversion."""
-    found: str = w.op("Cast", x, to=code_of(result_of(node).dtype))
-    return found
+    return w.op("Cast", x, to=code_of(result_of(node).dtype))
 
 
 @exporter("batch_norm")
 def batch_norm(w: Writer, node: Node, x: str, mean: str, var: str, scale: str, bias: str) -> str:
     """Write a normalisation by given statistics."""
-    found: str = w.op("BatchNormalization", x, scale, bias, mean, var, epsilon=node.attrs.eps)
-    return found
+    return w.op("BatchNormalization", x, scale, bias, mean, var, epsilon=node.attrs.eps)
 
 
 @exporter("layer_norm")
@@ -180,7 +162,7 @@ def layer_norm(w: Writer, node: Node, x: str, *affine: str) -> Any:
     """Write a normalisation over the last axes."""
     spec, ndim = spec_of(node), node.attrs.ndim
     if w.opset < 17:
-        raise Decompose
+        raise DecompositionNeededError
     if not affine:
         shape = w.fixed(spec.shape[spec.ndim - ndim :], "the shape that is normalised")
         affine = (w.constant(np.ones(shape, spec.dtype), name="ones"),)

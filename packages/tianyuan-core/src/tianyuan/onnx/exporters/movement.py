@@ -8,7 +8,7 @@ import numpy as np
 
 from ... import dtypes, shapes
 from ...graph.graph import Node
-from ..writer import Unsupported, Writer, exporter, result_of, spec_of
+from ..writer import UnsupportedError, Writer, exporter, result_of, spec_of
 
 _BEFORE_ALL = -(2**63)  # where a slice with a negative step ends that takes the first element too
 
@@ -22,32 +22,28 @@ def reshape(w: Writer, node: Node, x: str) -> str:
 @exporter("transpose")
 def transpose(w: Writer, node: Node, x: str) -> str:
     """Write a permutation of the axes."""
-    found: str = w.op("Transpose", x, perm=list(node.attrs.perm))
-    return found
+    return w.op("Transpose", x, perm=list(node.attrs.perm))
 
 
 @exporter("broadcast_to")
 def broadcast_to(w: Writer, node: Node, x: str) -> str:
     """Write a repetition along axes of extent 1."""
-    found: str = w.op("Expand", x, w.extents(node.attrs.shape))
-    return found
+    return w.op("Expand", x, w.extents(node.attrs.shape))
 
 
 @exporter("concat")
 def concat(w: Writer, node: Node, *xs: str) -> str:
     """Write values behind each other along an axis."""
-    found: str = w.op("Concat", *xs, axis=node.attrs.axis)
-    return found
+    return w.op("Concat", *xs, axis=node.attrs.axis)
 
 
 def pad(
     w: Writer, x: str, before: Sequence[int], after: Sequence[int], mode: str, value: str
 ) -> str:
     """Write padding; reflection and repetition of the edge take no value."""
-    found: str = w.op(
+    return w.op(
         "Pad", x, w.extents([*before, *after]), *((value,) if mode == "constant" else ()), mode=mode
     )
-    return found
 
 
 @exporter("pad")
@@ -63,7 +59,7 @@ def pad_backward(w: Writer, node: Node, g: str) -> str:
     """Write the gradient of padding with a constant: the part in the middle."""
     attrs = node.attrs
     if attrs.mode != "constant":
-        raise Unsupported(f"the gradient of padding by {attrs.mode}")
+        raise UnsupportedError(f"the gradient of padding by {attrs.mode}")
     return cut(w, g, spec_of(node).shape, attrs.before, result_of(node).shape)
 
 
@@ -81,8 +77,7 @@ def cut(
         for axis, (have, start, size, step) in enumerate(
             zip(shape, starts, sizes, steps or (1,) * len(shape), strict=True)
         )
-        if (shapes.expr_of(start), shapes.expr_of(size), step)
-        != (0, shapes.expr_of(have), 1)
+        if (shapes.expr_of(start), shapes.expr_of(size), step) != (0, shapes.expr_of(have), 1)
     ]
     if not rows:
         return x
@@ -91,11 +86,10 @@ def cut(
         _BEFORE_ALL if step < 0 and int(end) < 0 else end
         for end, step in zip(ends, strides, strict=True)
     )
-    found: str = w.op(
+    return w.op(
         "Slice", x, w.extents(begins), w.extents(ends), w.constant(list(axes), np.int64),
         *((w.constant(list(strides), np.int64),) if set(strides) != {1} else ()),
     )  # fmt: skip
-    return found
 
 
 @exporter("slice")
@@ -128,10 +122,7 @@ def place(
         v = pad(w, v, [0] * len(pairs), gaps, "constant", zero)
         v = w.reshape(v, [n + gap for n, gap in zip(pairs, gaps, strict=True)], spread)
     # The gap behind the last element may reach beyond the end, which negative padding cuts off.
-    after = [
-        whole - start - size
-        for whole, start, size in zip(shape, starts, spread, strict=True)
-    ]
+    after = [whole - start - size for whole, start, size in zip(shape, starts, spread, strict=True)]
     return pad(w, v, starts, after, "constant", zero)
 
 
@@ -160,5 +151,5 @@ def slice_set(w: Writer, node: Node, x: str, v: str) -> str:
         places = zip(attrs.starts, attrs.sizes, attrs.steps, strict=True)
         held[np.ix_(*(start + np.arange(size) * step for start, size, step in places))] = True
         mask = w.constant(held, name="mask")
-    found: str = w.op("Where", mask, placed, x)
+    found = w.op("Where", mask, placed, x)
     return w.cast(found, np.bool_) if dtypes.is_bool(spec.dtype) else found

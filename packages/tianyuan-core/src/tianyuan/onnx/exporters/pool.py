@@ -6,7 +6,7 @@ import numpy as np
 
 from ... import shapes
 from ...graph.graph import Node
-from ..writer import Unsupported, Writer, exporter, spec_of
+from ..writer import UnsupportedError, Writer, exporter, spec_of
 from .reduction import reduce
 
 
@@ -15,10 +15,9 @@ def max_pool2d(w: Writer, node: Node, x: str) -> str:
     """Write the maximum of windows; integers are compared as floats that hold them exactly."""
     dtype = spec_of(node).dtype
     if dtype.kind not in "iu" or dtype.itemsize == 1:
-        found: str = w.op("MaxPool", x, **window(node))
-        return found
+        return w.op("MaxPool", x, **window(node))
     if dtype.itemsize == 8:
-        raise Unsupported("no operator of ONNX pools 64-bit integers")
+        raise UnsupportedError("no operator of ONNX pools 64-bit integers")
     return w.cast(w.op("MaxPool", w.cast(x, np.float64), **window(node)), dtype)
 
 
@@ -26,8 +25,7 @@ def max_pool2d(w: Writer, node: Node, x: str) -> str:
 def avg_pool2d(w: Writer, node: Node, x: str) -> str:
     """Write the mean of windows."""
     counts = int(node.attrs.count_include_pad)
-    found: str = w.op("AveragePool", x, count_include_pad=counts, **window(node))
-    return found
+    return w.op("AveragePool", x, count_include_pad=counts, **window(node))
 
 
 def window(node: Node) -> dict[str, list[int]]:
@@ -46,21 +44,18 @@ def adaptive_pool2d(w: Writer, node: Node, x: str) -> str:
     means = node.op.name != "adaptive_max_pool2d"
     size = node.attrs.size
     if all(shapes.expr_of(n) == 1 for n in size):
-        found: str = w.op("GlobalAveragePool" if means else "GlobalMaxPool", x)
-        return found
+        return w.op("GlobalAveragePool" if means else "GlobalMaxPool", x)
     extents = w.fixed(spec_of(node).shape[2:], "the size that is pooled")
     wanted = w.fixed(size, "the size that is pooled to")
     if all(have % want == 0 for have, want in zip(extents, wanted, strict=True)):
         step = [have // want for have, want in zip(extents, wanted, strict=True)]
         kind = "AveragePool" if means else "MaxPool"
-        found = w.op(kind, x, kernel_shape=step, strides=step)
-        return found
+        return w.op(kind, x, kernel_shape=step, strides=step)
     if means:
         rows, columns = (_means(h, o) for h, o in zip(extents, wanted, strict=True))
         dtype = np.float32 if spec_of(node).dtype.kind in "iu" else spec_of(node).dtype
         left = w.op("MatMul", w.constant(rows, dtype, name="rows"), x)
-        found = w.op("MatMul", left, w.constant(columns.T, dtype, name="columns"))
-        return found
+        return w.op("MatMul", left, w.constant(columns.T, dtype, name="columns"))
     for axis, (have, want) in enumerate(zip(extents, wanted, strict=True), start=2):
         x = _maxima(w, x, axis, have, want)
     return x
@@ -83,5 +78,4 @@ def _maxima(w: Writer, x: str, axis: int, have: int, want: int) -> str:
     for start, stop in _bounds(have, want):
         limits = (w.constant([n], np.int64) for n in (start, stop, axis))
         parts.append(reduce(w, "ReduceMax", w.op("Slice", x, *limits), [axis], True))
-    found: str = w.op("Concat", *parts, axis=axis)
-    return found
+    return w.op("Concat", *parts, axis=axis)

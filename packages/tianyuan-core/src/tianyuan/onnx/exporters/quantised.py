@@ -13,7 +13,7 @@ import numpy as np
 
 from ...dtypes import as_dtype
 from ...graph.graph import Node
-from ..writer import Unsupported, Writer, exporter, spec_of
+from ..writer import UnsupportedError, Writer, exporter, spec_of
 from .pool import adaptive_pool2d, window
 
 
@@ -30,10 +30,9 @@ def dequantised(
     parts = [given[0].astype(np.float32), given[1].astype(dtype)]
     if not several:
         parts = [part.reshape(()) for part in parts]
-    found: str = w.op(
+    return w.op(
         "DequantizeLinear", x, *(w.constant(part) for part in parts), axis=axis if several else None
     )
-    return found
 
 
 def finished(w: Writer, value: str, attrs: Any) -> str:
@@ -49,11 +48,10 @@ def finished(w: Writer, value: str, attrs: Any) -> str:
     ]
     if any(bounds):
         value = w.op("Clip", value, *(bounds if bounds[1] else bounds[:1]))
-    found: str = w.op(
+    return w.op(
         "QuantizeLinear", value, w.constant(attrs.scale, np.float32),
         w.constant(attrs.zero_point, dtype),
     )  # fmt: skip
-    return found
 
 
 def _scale(node: Node, index: int) -> float:
@@ -72,16 +70,15 @@ def quantize(w: Writer, node: Node, x: str) -> str:
     attrs = node.attrs
     dtype = as_dtype(attrs.dtype)
     if dtype == np.int32:
-        raise Unsupported("QuantizeLinear gives no int32")
+        raise UnsupportedError("QuantizeLinear gives no int32")
     several = attrs.axis >= 0
     scales, zeros = np.float32(attrs.scales), np.asarray(attrs.zero_points, dtype)
     if not several:
         scales, zeros = scales.reshape(()), zeros.reshape(())
-    found: str = w.op(
+    return w.op(
         "QuantizeLinear", x, w.constant(scales), w.constant(zeros),
         axis=attrs.axis if several else None,
     )  # fmt: skip
-    return found
 
 
 @exporter("dequantize")
@@ -103,12 +100,12 @@ def requantize(w: Writer, node: Node, x: str) -> str:
 def add_quantized(w: Writer, node: Node, a: str, b: str) -> str:
     """Write a sum."""
     attrs = node.attrs
+    left = (a, attrs.a_multiplier, attrs.a_zero_point)
+    right = (b, attrs.b_multiplier, attrs.b_zero_point)
     sides = [
         dequantised(w, name, [factor * attrs.scale], [zero], _dtype(node, at))
-        for at, (name, factor, zero) in enumerate(
-            ((a, attrs.a_multiplier, attrs.a_zero_point), (b, attrs.b_multiplier, attrs.b_zero_point))
-        )
-    ]  # fmt: skip
+        for at, (name, factor, zero) in enumerate((left, right))
+    ]
     return finished(w, w.op("Add", *sides), attrs)
 
 
@@ -187,9 +184,7 @@ def matmul_quantized(w: Writer, node: Node, a: str, b: str, *rest: str) -> str:
     attrs, (left, right) = node.attrs, (spec_of(node, 0), spec_of(node, 1))
     columns = right.ndim - (2 if attrs.transpose_b else 1)
     operands, residual = _operands(w, node, a, b, rest, columns)
-    for at, (spec, swapped) in enumerate(
-        ((left, attrs.transpose_a), (right, attrs.transpose_b))
-    ):
+    for at, (spec, swapped) in enumerate(((left, attrs.transpose_a), (right, attrs.transpose_b))):
         if swapped:
             perm = [*range(spec.ndim - 2), spec.ndim - 1, spec.ndim - 2]
             operands[at] = w.op("Transpose", operands[at], perm=perm)

@@ -22,7 +22,7 @@ def reduce(w: Writer, op_type: str, x: str, axes: Any, keepdims: bool) -> str:
     """Write a reduction; axes became an input of ReduceSum first, of the others later."""
     if op_type == "ReduceSum" or w.opset >= 18:
         axes_input = w.constant(list(axes), np.int64)
-        found: str = w.op(op_type, x, axes_input, keepdims=int(keepdims))
+        found = w.op(op_type, x, axes_input, keepdims=int(keepdims))
     else:
         found = w.op(op_type, x, axes=list(axes), keepdims=int(keepdims))
     return found
@@ -75,17 +75,14 @@ def search(w: Writer, node: Node, x: str) -> str:
     """Write the place of the first extreme."""
     attrs, dtype = node.attrs, spec_of(node).dtype
     given = w.cast(x, np.int32) if dtypes.is_bool(dtype) else x
-    found = w.op(
-        _SEARCHES[node.op.name], given, axis=attrs.axis, keepdims=int(attrs.keepdims)
-    )
+    found = w.op(_SEARCHES[node.op.name], given, axis=attrs.axis, keepdims=int(attrs.keepdims))
     return w.cast(found, np.int32)
 
 
 @exporter(*_SOFTMAX)
 def softmax(w: Writer, node: Node, x: str) -> str:
     """Write softmax or its logarithm along an axis."""
-    found: str = w.op(_SOFTMAX[node.op.name], x, axis=node.attrs.axis)
-    return found
+    return w.op(_SOFTMAX[node.op.name], x, axis=node.attrs.axis)
 
 
 @exporter("cumsum")
@@ -94,7 +91,7 @@ def cumsum(w: Writer, node: Node, x: str) -> str:
     dtype, axis = spec_of(node).dtype, w.constant(node.attrs.axis, np.int64)
     wide = widened(dtype)
     if wide == dtype:
-        return w.op("CumSum", x, axis)  # type: ignore[no-any-return]
+        return w.op("CumSum", x, axis)
     return w.cast(w.op("CumSum", w.cast(x, wide), axis), dtype)
 
 
@@ -126,8 +123,8 @@ def topk(w: Writer, node: Node, x: str) -> tuple[str, str]:
 
 
 def _top(w: Writer, node: Node, x: str, k: int) -> tuple[str, str]:
-    values, places = w.op(
-        "TopK", x, w.extents([k]), count=2, axis=node.attrs.axis,
+    values, places = w.ops(
+        2, "TopK", x, w.extents([k]), axis=node.attrs.axis,
         largest=int(node.attrs.descending), sorted=1,
     )  # fmt: skip
     return values, w.cast(places, result_of(node, 1).dtype)
