@@ -227,6 +227,10 @@ class SizedModel(Model):
         self._valued: set[str] = set()
         self._models: OrderedDict[Any, Model] = OrderedDict()
 
+    def model_for(self, inputs: Sequence[Any]) -> Model:
+        """Return the model that serves these inputs."""
+        return self._model(self._arrays(inputs))
+
     def _model(self, given: Sequence[Any]) -> Model:
         """Return the model for inputs, making its graph first where these are new."""
         key = self._key(given)
@@ -282,12 +286,12 @@ class SizedModel(Model):
     def __call__(self, *args: Any, out: Sequence[np.ndarray] | None = None, **kwargs: Any) -> Any:
         """Run the model as ``Model`` does, making the graph for new shapes or values first."""
         given = self._bind(args, kwargs)
-        return self._model(self._arrays(given))(*given, out=out)
+        return self.model_for(given)(*given, out=out)
 
     def program(self, *inputs: Any, **sizes: int) -> Any:
         """Return the Program that runs for these inputs, or for zeros of these sizes."""
         if inputs:
-            return self._model(self._arrays(inputs)).program(*inputs)
+            return self.model_for(inputs).program(*inputs)
         chosen = {**dict.fromkeys(_all_symbols(self.input_specs), 1), **sizes}
         given = [
             np.zeros(shapes.specialise(spec.shape, chosen), spec.dtype)
@@ -297,7 +301,7 @@ class SizedModel(Model):
 
     def profile(self, *inputs: Any) -> list[float]:
         """Run once and return the seconds that each step of the program took."""
-        return self._model(self._arrays(inputs)).profile(*inputs)
+        return self.model_for(inputs).profile(*inputs)
 
 
 def _all_symbols(specs: Mapping[str, TensorSpec]) -> set[str]:
