@@ -31,7 +31,8 @@ def convert_model(source: Path, target: Path, opset: int | None, sizes: Mapping[
         _import(source, target, sizes)
     else:
         raise click.UsageError(
-            f"cannot convert {source.name} to {target.name}, expected .tym to .onnx or .onnx to .tym"
+            f"cannot convert {source.name} to {target.name}, "
+            "expected .tym to .onnx or .onnx to .tym"
         )
     click.echo(f"{target}: {target.stat().st_size} bytes")
 

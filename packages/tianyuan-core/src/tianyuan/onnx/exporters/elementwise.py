@@ -88,11 +88,7 @@ def hsigmoid(w: Writer, node: Node, x: str) -> str:
 @exporter("hswish")
 def hswish(w: Writer, node: Node, x: str) -> str:
     """Write x * hsigmoid(x)."""
-    if w.opset >= 14:
-        found = w.op("HardSwish", x)
-    else:
-        found = w.op("Mul", x, hsigmoid(w, node, x))
-    return found
+    return w.op("HardSwish", x) if w.opset >= 14 else w.op("Mul", x, hsigmoid(w, node, x))
 
 
 @exporter("silu")

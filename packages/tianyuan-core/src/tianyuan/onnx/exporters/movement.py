@@ -109,6 +109,8 @@ def place(
     zero: str,
 ) -> str:
     """Write zeros of a shape in which a value stands where a slice would be taken."""
+    if not shape:
+        return v
     if any(step < 0 for step in steps):
         last = [size - 1 if step < 0 else 0 for size, step in zip(sizes, steps, strict=True)]
         v = cut(w, v, sizes, last, sizes, [-1 if step < 0 else 1 for step in steps])
