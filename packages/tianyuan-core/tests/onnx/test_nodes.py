@@ -30,6 +30,15 @@ def cases() -> dict[str, Any]:
 
 
 @lru_cache(maxsize=None)
+def model_cases() -> dict[str, Any]:
+    """Return the cases whose models and data lie in the package as files."""
+    from onnx.backend.test.loader import load_model_tests
+
+    kinds = ("simple", "pytorch-converted", "pytorch-operator")
+    return {case.name: case for kind in kinds for case in load_model_tests(kind=kind)}
+
+
+@lru_cache(maxsize=None)
 def refused() -> dict[str, str]:
     """Return the reason of each case that is known not to pass."""
     found: dict[str, str] = {}
@@ -58,6 +67,30 @@ def sets_of(case: Any) -> list[tuple[list[Any], list[Any]]]:
         return numpy_helper.to_array(item) if isinstance(item, onnx.TensorProto) else item
 
     return [([*map(plain, inputs)], [*map(plain, outs)]) for inputs, outs in case.data_sets]
+
+
+def stored_sets(case: Any, model: Any) -> list[tuple[list[Any], list[Any]]]:
+    """Return the inputs and expected outputs that lie beside a model."""
+    found = []
+    for folder in sorted(Path(case.model_dir).glob("test_data_set_*")):
+        sides = []
+        for prefix, infos in (("input", model.graph.input), ("output", model.graph.output)):
+            count = len(list(folder.glob(f"{prefix}_*.pb")))
+            sides.append(
+                [stored(folder / f"{prefix}_{i}.pb", infos[i].type) for i in range(count)]
+            )
+        found.append((sides[0], sides[1]))
+    return found
+
+
+def stored(path: Path, kind: Any) -> Any:
+    """Read a tensor or a sequence that a case stores."""
+    from onnx import numpy_helper
+
+    is_sequence = kind.HasField("sequence_type")
+    proto = onnx.SequenceProto() if is_sequence else onnx.TensorProto()
+    proto.ParseFromString(path.read_bytes())
+    return numpy_helper.to_list(proto) if is_sequence else numpy_helper.to_array(proto)
 
 
 def check(got: Any, want: Any, rtol: float, atol: float) -> None:
@@ -92,21 +125,23 @@ def operator_of(case: Any) -> tuple[str, str]:
     return node.domain or "ai.onnx", node.op_type
 
 
-def run_case(name: str, backend: str) -> tuple[list[str] | None, set[str]]:
+def run_case(
+    model: Any, sets: Sequence[Any], backend: str, rtol: float, atol: float
+) -> tuple[list[str] | None, set[str]]:
     """Run a case; return the kernels of its program, and the references that ran eagerly."""
-    case = cases()[name]
     tianyuan.random.seed(7)
 
     class Chosen(TianyuanBackend):
         kernels = backend
 
-    prepared = Chosen.prepare(case.model)
+    prepared = Chosen.prepare(model)
+    assert sets
     with noted_references() as found:
-        for inputs, expected in sets_of(case):
+        for inputs, expected in sets:
             got: Sequence[Any] = prepared.run(inputs)
             assert len(got) == len(expected)
             for one, other in zip(got, expected, strict=True):
-                check(one, other, case.rtol, case.atol)
+                check(one, other, rtol, atol)
     return prepared.kernels_of(inputs), found
 
 
@@ -119,7 +154,8 @@ def test_node_case(name: str, backend: str, record_property: Any) -> None:
     record_property("node_case", row)
     reason = refused().get(name)
     try:
-        steps, eager = run_case(name, backend)
+        case = cases()[name]
+        steps, eager = run_case(case.model, sets_of(case), backend, case.rtol, case.atol)
     except Exception as error:
         if reason is None:
             raise
@@ -131,5 +167,20 @@ def test_node_case(name: str, backend: str, record_property: Any) -> None:
     assert reason is None, f"{name} passes, but {REFUSED.name} says: {reason}"
 
 
+@pytest.mark.parametrize("backend", kernels())
+@pytest.mark.parametrize("name", list(model_cases()))
+def test_model_case(name: str, backend: str) -> None:
+    case = model_cases()[name]
+    model = onnx.load(Path(case.model_dir) / "model.onnx")
+    reason = refused().get(name)
+    try:
+        run_case(model, stored_sets(case, model), backend, case.rtol, case.atol)
+    except Exception as error:
+        if reason is None:
+            raise
+        pytest.xfail(f"{reason}: {error}")
+    assert reason is None, f"{name} passes, but {REFUSED.name} says: {reason}"
+
+
 def test_refused_cases_exist() -> None:
-    assert not set(refused()) - set(cases())
+    assert not set(refused()) - set(cases()) - set(model_cases())
