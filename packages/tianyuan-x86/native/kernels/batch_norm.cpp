@@ -2,6 +2,7 @@
 // channel is worked on at a time; where they lie side by side (N, C, and blocked images) a vector
 // of them is.
 #include "kernel.hpp"
+#include "lanes.hpp"
 #include "moments.hpp"
 
 namespace TY_ISA {
@@ -53,6 +54,17 @@ TY_INLINE void for_vectors(const Lanes &l, int64_t tile, const Body &body) {
   }
 }
 
+// Calls body with the way to load and store a tile: whole vectors where all lanes are in memory.
+template <class Body>
+TY_INLINE void with_lanes(const Image &m, int64_t tile, bool blocked, vtail live,
+                          const Body &body) {
+  if (blocked || (tile + 1) * VF <= m.channels) {
+    body(Whole());
+  } else {
+    body(Tail{live});
+  }
+}
+
 TY_INLINE vf channel(const void *p, int64_t tile, vtail live) {
   return vload_tail(static_cast<const float *>(p) + tile * VF, live);
 }
@@ -68,11 +80,12 @@ TY_INLINE float scale_of(float weight, double variance, double eps) {
   return (float)((double)weight / __builtin_sqrt(variance + eps));
 }
 
-void normalize_lanes(const Lanes &l, int64_t tile, bool blocked, vtail live, const float *x,
-                     float *y, vf mean, vf scale, vf bias) {
-  const vtail mask = blocked ? vtail_of(VF) : live;
-  for_vectors(l, tile, [&](int64_t at) {
-    vstore_tail(y + at, vfma(vsub(vload_tail(x + at, mask), mean), scale, bias), mask);
+void normalize_lanes(const Image &m, const Lanes &l, int64_t tile, bool blocked, vtail live,
+                     const float *x, float *y, vf mean, vf scale, vf bias) {
+  with_lanes(m, tile, blocked, live, [&](auto lanes) {
+    for_vectors(l, tile, [&](int64_t at) {
+      lanes.store(y + at, vfma(vsub(lanes.load(x + at), mean), scale, bias));
+    });
   });
 }
 
@@ -116,7 +129,7 @@ int batch_norm(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, c
                   const vtail live = vtail_of(m.channels - tile * VF);
                   const vf scale = scale_of(channel(weight, tile, live),
                                             channel(variance, tile, live), eps, live);
-                  normalize_lanes(l, tile, Blocked, live, x + skip, y + skip,
+                  normalize_lanes(m, l, tile, Blocked, live, x + skip, y + skip,
                                   channel(mean, tile, live), scale, channel(bias, tile, live));
                 }
               });
@@ -188,7 +201,7 @@ int batch_norm_train(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outp
     set_channel(mean, tile, live, center);
     set_channel(variance, tile, live, spread);
     const vf scale = scale_of(channel(weight, tile, live), spread, eps, live);
-    normalize_lanes(l, tile, Blocked, live, x, y, center, scale, channel(bias, tile, live));
+    normalize_lanes(m, l, tile, Blocked, live, x, y, center, scale, channel(bias, tile, live));
   });
   return 0;
 }
@@ -291,11 +304,11 @@ void backward_tile(const Image &m, const Lanes &l, const Backward &k, int64_t ti
     k.dbias[at] = f.dbias;
   }
   const vf va = vload(a), vb = vload(b), vc = vload(c);
-  for_vectors(l, tile, [&](int64_t at) {
-    vstore_tail(k.dx + at,
-                gradient_of(vload_tail(k.x + at, mask), vload_tail(k.g + at, mask), center, va, vb,
-                            vc),
-                mask);
+  with_lanes(m, tile, blocked, live, [&](auto lanes) {
+    for_vectors(l, tile, [&](int64_t at) {
+      const vf x = lanes.load(k.x + at), g = lanes.load(k.g + at);
+      lanes.store(k.dx + at, gradient_of(x, g, center, va, vb, vc));
+    });
   });
 }
 

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "kernel.hpp"
+#include "lanes.hpp"
 #include "moments.hpp"
 
 namespace TY_ISA {
@@ -33,11 +34,10 @@ TY_INLINE double inverse_deviation(const Moments &m, double eps) {
 void affine_row(const float *x, float *y, int64_t n, float mean, float scale, const float *weight,
                 const float *bias) {
   const vf c = vset1(mean), s = vset1(scale);
-  for (int64_t i = 0; i < n; i += VF) {
-    const vtail t = vtail_of(n - i);
-    const vf normal = vmul(vsub(vload_tail(x + i, t), c), s);
-    vstore_tail(y + i, vfma(normal, vload_tail(weight + i, t), vload_tail(bias + i, t)), t);
-  }
+  for_lanes(0, n, [&](int64_t i, auto lanes) {
+    const vf normal = vmul(vsub(lanes.load(x + i), c), s);
+    lanes.store(y + i, vfma(normal, lanes.load(weight + i), lanes.load(bias + i)));
+  });
 }
 
 // inputs: x, [weight, bias]
@@ -80,15 +80,14 @@ void weighted_sums(const float *x, const float *g, const float *weight, int64_t 
   for (int64_t at = 0; at < n; at += MOMENT_BLOCK) {
     const int64_t end = n - at < MOMENT_BLOCK ? n : at + MOMENT_BLOCK;
     vf first = vzero(), second = vzero();
-    for (int64_t i = at; i < end; i += VF) {
-      const vtail t = vtail_of(end - i);
-      const vf grad = vload_tail(g + i, t), away = vsub(vload_tail(x + i, t), c);
-      const vf h = vmul(grad, vload_tail(weight + i, t));
+    for_lanes(at, end, [&](int64_t i, auto lanes) {
+      const vf grad = lanes.load(g + i), away = vsub(lanes.load(x + i), c);
+      const vf h = vmul(grad, lanes.load(weight + i));
       first = vadd(first, h);
       second = vfma(h, away, second);
       add_wide(dweight + i, vmul(grad, vmul(away, scale)));
       add_wide(dbias + i, grad);
-    }
+    });
     *sum += vhsum(first);
     *product += vhsum(second);
   }
@@ -107,13 +106,12 @@ void gradient_row(const float *x, const float *g, const float *weight, float *dx
   }
   const vf c = vset1(center), scale = vset1(s), mean = vset1((float)(sum / (double)n));
   const vf along = vset1((float)(product * s * s / (double)n));
-  for (int64_t i = 0; i < n; i += VF) {
-    const vtail t = vtail_of(n - i);
-    const vf grad = vload_tail(g + i, t);
-    const vf h = weight == nullptr ? grad : vmul(grad, vload_tail(weight + i, t));
-    const vf rest = vfnma(vsub(vload_tail(x + i, t), c), along, vsub(h, mean));
-    vstore_tail(dx + i, vmul(scale, rest), t);
-  }
+  for_lanes(0, n, [&](int64_t i, auto lanes) {
+    const vf grad = lanes.load(g + i);
+    const vf h = weight == nullptr ? grad : vmul(grad, lanes.load(weight + i));
+    const vf rest = vfnma(vsub(lanes.load(x + i), c), along, vsub(h, mean));
+    lanes.store(dx + i, vmul(scale, rest));
+  });
 }
 
 // inputs: x, g, [weight]; outputs: dx, [dweight, dbias]. Rows are cut into a fixed number of parts

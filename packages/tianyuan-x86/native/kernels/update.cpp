@@ -1,6 +1,6 @@
 // sgd_update and adam_update on float32; outputs may be the inputs that they replace.
 #include "kernel.hpp"
-#include "simd.hpp"
+#include "lanes.hpp"
 
 extern "C" double pow(double, double);
 
@@ -16,12 +16,6 @@ TY_INLINE float *output(ty_tensor *outputs, int i) {
   return static_cast<float *>(outputs[i].data);
 }
 
-// Runs body(offset, mask) over vectors.
-template <class Body>
-TY_INLINE void for_vectors(int64_t begin, int64_t end, const Body &body) {
-  for (int64_t i = begin; i < end; i += VF) body(i, vtail_of(end - i));
-}
-
 // inputs: param, grad, lr, [velocity]; outputs: param, [velocity]
 int sgd_update(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *raw,
                void *) {
@@ -34,16 +28,16 @@ int sgd_update(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, c
   const vf lr = vset1(*input(inputs, 2)), decay = vset1((float)attrs->weight_decay);
   const vf momentum = vset1((float)attrs->momentum);
   ty_parallel(ctx, ty_count(inputs[0]), UPDATE_GRAIN, [&](int64_t begin, int64_t end, int32_t) {
-    for_vectors(begin, end, [&](int64_t i, vtail t) {
-      const vf param = vload_tail(p + i, t);
-      const vf grad = vfma(decay, param, vload_tail(g + i, t));
+    for_lanes(begin, end, [&](int64_t i, auto lanes) {
+      const vf param = lanes.load(p + i);
+      const vf grad = vfma(decay, param, lanes.load(g + i));
       vf step = grad;
       if (moving) {
-        const vf v = vfma(momentum, vload_tail(velocity + i, t), grad);
-        vstore_tail(new_velocity + i, v, t);
+        const vf v = vfma(momentum, lanes.load(velocity + i), grad);
+        lanes.store(new_velocity + i, v);
         step = nesterov ? vfma(momentum, v, grad) : v;
       }
-      vstore_tail(new_p + i, vfnma(lr, step, param), t);
+      lanes.store(new_p + i, vfnma(lr, step, param));
     });
   });
   return 0;
@@ -65,16 +59,16 @@ int adam_update(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
   const vf correction1 = vset1((float)(1.0 - pow(attrs->beta1, step)));
   const vf correction2 = vset1((float)(1.0 - pow(attrs->beta2, step)));
   ty_parallel(ctx, ty_count(inputs[0]), UPDATE_GRAIN, [&](int64_t begin, int64_t end, int32_t) {
-    for_vectors(begin, end, [&](int64_t i, vtail t) {
-      const vf old = vload_tail(p + i, t);
-      const vf grad = vfma(decay, old, vload_tail(g + i, t));
-      const vf first = vfma(rest1, grad, vmul(beta1, vload_tail(m + i, t)));
-      const vf second = vfma(vmul(rest2, grad), grad, vmul(beta2, vload_tail(v + i, t)));
+    for_lanes(begin, end, [&](int64_t i, auto lanes) {
+      const vf old = lanes.load(p + i);
+      const vf grad = vfma(decay, old, lanes.load(g + i));
+      const vf first = vfma(rest1, grad, vmul(beta1, lanes.load(m + i)));
+      const vf second = vfma(vmul(rest2, grad), grad, vmul(beta2, lanes.load(v + i)));
       const vf spread = vadd(vsqrt(vdiv(second, correction2)), eps);
       const vf change = vdiv(vdiv(first, correction1), spread);
-      vstore_tail(new_m + i, first, t);
-      vstore_tail(new_v + i, second, t);
-      vstore_tail(new_p + i, vfnma(lr, change, vmul(keep, old)), t);
+      lanes.store(new_m + i, first);
+      lanes.store(new_v + i, second);
+      lanes.store(new_p + i, vfnma(lr, change, vmul(keep, old)));
     });
   });
   return 0;
