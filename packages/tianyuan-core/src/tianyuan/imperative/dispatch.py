@@ -54,6 +54,8 @@ def apply(op: Op, operands: Sequence[Any], attrs: Any) -> Any:
         DeviceError: where the inputs lie on different devices.
         KernelError: where no kernel serves the call.
     """
+    if state.interceptor is not None:
+        return state.interceptor(op, operands, attrs)
     try:
         specs = [tensor._spec for tensor in operands]
     except AttributeError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -44,8 +44,13 @@ class Recorder(Protocol):
         """Note the gradient that a tensor has from this point of the trace on."""
 
 
+# Runs an op in place of ``apply``: it takes op, operands and attributes, and returns the outputs.
+Interceptor = Callable[[Any, Sequence[Any], Any], Any]
+
+
 class _State(threading.local):
     recorder: Recorder | None = None
+    interceptor: Interceptor | None = None  # must set itself aside while it applies ops
 
     def __init__(self) -> None:
         self.tapes: list[Tape] = []

@@ -182,7 +182,7 @@ def _pad_infer(specs: Specs, attrs: a.Pad) -> Specs:
     _check_pad("pad", attrs, specs[0].ndim)
     _check_padded_extents("pad", attrs, specs[0].shape)
     pads = zip(specs[0].shape, attrs.before, attrs.after, strict=True)
-    return (specs[0].with_shape(tuple(n + before + after for n, before, after in pads)),)
+    return (specs[0].moved(tuple(n + before + after for n, before, after in pads)),)
 
 
 def _pad_reference(arrays: Arrays, attrs: a.Pad) -> Arrays:

@@ -167,7 +167,7 @@ class _Chain:
 
     def _rescaled(self, source: Quantised) -> Value | None:
         form, value = self.form, source.value
-        full = (form.lower, form.upper) == rules.quant_range(form.dtype)
+        full = _within(value, form)
         same = (source.scale, source.zero_point) == (form.scale, form.zero_point)
         kept = value.spec.quant == form.quant
         if full and same and kept and value.spec.dtype.name == form.dtype:
@@ -222,6 +222,15 @@ class _Chain:
         if len(shape) == 4:
             return found
         return emit(self.to, "reshape", [found], registry.get_op("reshape").attrs(shape))
+
+
+def _within(value: Value, form: Form) -> bool:
+    """Tell whether a stored value keeps the bounds of a form without being bounded again."""
+    lower, upper = rules.quant_range(form.dtype)
+    if value.node is not None and value.node.op.family == "quantized":
+        lower = max(lower, getattr(value.node.attrs, "lower", lower))
+        upper = min(upper, getattr(value.node.attrs, "upper", upper))
+    return form.lower <= lower and upper <= form.upper
 
 
 def _average(node: Node) -> tuple[str, dict[str, Any]] | None:
