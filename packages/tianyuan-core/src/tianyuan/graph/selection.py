@@ -16,6 +16,9 @@ from .graph import Graph, Node, Value
 from .options import PROFILE, REPRODUCIBLE, Options
 
 MAX_SWEEPS = 16
+# Seconds that a Python kernel costs among native ones: it takes the interpreter's lock, which
+# others may hold.
+CALLOUT = 1e-4
 LAST_RESORT = 1e3  # a reference serves only where nothing else does
 
 
@@ -98,6 +101,8 @@ def choices_of(node: Node, device: str, options: Options, known: Iterable[str] =
         return Choices((Choice(None, plain_in, plain_out, 0.0),), ())
     call = call_of(node, options.threads)
     served, refused = allowed(call, device, options)
+    # At level 0 the choice is eager execution's, which pays no call-out.
+    native = options.level > 0 and any(kernel.is_native for kernel in served)
     items: list[Choice] = []
     for kernel in served:
         declared = (*kernel.layouts.inputs, *kernel.layouts.outputs)
@@ -107,6 +112,7 @@ def choices_of(node: Node, device: str, options: Options, known: Iterable[str] =
                 continue
             if options.level >= 2 or {*found[0], *found[1]} <= {PLAIN}:
                 cost = cost_of(kernel, call, *found, options)
+                cost += CALLOUT if native and not kernel.is_native else 0.0
                 items.append(Choice(kernel, *found, cost))
     if not any(choice.is_plain for choice in items):
         reasons = "; ".join(f"{name}: {why}" for name, why in refused) or "no kernel is known"

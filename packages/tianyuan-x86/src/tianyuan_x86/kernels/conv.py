@@ -18,7 +18,8 @@ Seconds = Callable[[Call], float]
 _START = 1e-6  # seconds to enter a kernel and fill its tables
 _RATE = {8: 9.0e10, 16: 1.08e11}  # operations per second and thread inside a tile
 _DEPTHWISE_RATE = {8: 1.5e10, 16: 2.2e10}
-_PLANE = 1.5e-7  # seconds to begin a plane of a plain depthwise convolution
+_PLANE = 4e-8  # seconds to begin a plane of a plain depthwise convolution
+_GROUP = 3e-6  # seconds to begin a group of a gradient
 _VALUES, _WEIGHTS = 1.2e10, 1.0e10  # bytes per second: read and written, packed
 
 
@@ -90,7 +91,7 @@ def _backward_data_cost(lanes: int, call: Call) -> float:
     padding = geo.round_up(inputs, lanes) / max(inputs, 1)
     seconds = 1.1 * g.flops * padding / _RATE[lanes] + call.inputs[1].nbytes / _WEIGHTS
     moved = call.outputs[0].nbytes + call.inputs[0].nbytes
-    fixed = _START * (1 + g.groups * g.stride[0] * g.stride[1])
+    fixed = _START + _GROUP * g.groups * g.stride[0] * g.stride[1]
     return fixed + (seconds + moved / _VALUES) / _threads(call, g.flops)
 
 
@@ -100,7 +101,7 @@ def _backward_weight_cost(lanes: int, call: Call) -> float:
     padding = geo.round_up(outputs, lanes) / max(outputs, 1)
     seconds = 1.4 * g.flops * padding / _RATE[lanes] + call.outputs[0].nbytes / _WEIGHTS
     moved = call.inputs[0].nbytes + call.inputs[1].nbytes
-    return _START * g.groups + (seconds + moved / _VALUES) / _threads(call, g.flops)
+    return _GROUP * g.groups + (seconds + moved / _VALUES) / _threads(call, g.flops)
 
 
 def _forward(tier: Tier, op: str, describe: Callable[..., Kernel]) -> list[Kernel]:
