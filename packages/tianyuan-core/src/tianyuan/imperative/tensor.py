@@ -202,7 +202,7 @@ class Tensor(Operand):
         data = self._concrete("bool")
         if self.size != 1:
             raise ShapeError(
-                f"bool: the truth of a tensor needs one element, got shape {format_shape(self.shape)}"
+                f"bool: a truth value needs one element, got shape {format_shape(self.shape)}"
             )
         return bool(dispatch.host_array(self, data))
 
