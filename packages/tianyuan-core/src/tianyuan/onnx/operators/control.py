@@ -10,7 +10,7 @@ from ... import dtypes
 from ...errors import ShapeError, TraceError
 from ...imperative import dispatch
 from ...imperative.state import state
-from ..interpret import Interpreter, Value, array_of, tensor_of
+from ..interpret import Interpreter, Value, ValueNeededError, array_of, tensor_of
 from ..known import Known
 from ..node import Node
 from ..table import VALUES, operator
@@ -36,7 +36,7 @@ def branch(node: Node, runtime: Interpreter, condition: Value) -> tuple[Value, .
     """Run the branch that the condition chooses; in a graph that cannot know, both.
 
     Raises:
-        ShapeError: where the branches differ in shape or dtype and the choice is not known.
+        ValueNeededError: where the branches differ in shape or dtype.
     """
     names = ("then_branch", "else_branch")
     if _is_known(condition):
@@ -50,9 +50,10 @@ def branch(node: Node, runtime: Interpreter, condition: Value) -> tuple[Value, .
         if not isinstance(a, Tensor) or not isinstance(b, Tensor):
             raise TraceError("the branches give no plain tensors, and the choice is not known")
         if tuple(map(int, a.shape)) != tuple(map(int, b.shape)) or a.dtype != b.dtype:
-            raise TraceError(
+            raise ValueNeededError(
                 f"the branches differ and the choice depends on data, got {a.dtype.name}"
-                f"{tuple(map(int, a.shape))} and {b.dtype.name}{tuple(map(int, b.shape))}"
+                f"{tuple(map(int, a.shape))} and {b.dtype.name}{tuple(map(int, b.shape))}",
+                condition._data,
             )
         found.append(run("where", mask, a, b))
     return tuple(found)
@@ -60,7 +61,7 @@ def branch(node: Node, runtime: Interpreter, condition: Value) -> tuple[Value, .
 
 @operator("Loop", form=VALUES)
 def loop(
-    node: Node, runtime: Interpreter, count: Value, condition: Value, *carried: Value
+    node: Node, runtime: Interpreter, count: Value = None, condition: Value = None, *carried: Value
 ) -> tuple[Value, ...]:
     """Run the body until its count or condition ends it; stack what each turn puts out.
 

@@ -10,7 +10,7 @@ from ... import shapes
 from ...shapes import Dim
 from ..node import Node
 from ..table import symbolic
-from .common import Array, extents, normal_axes
+from .common import Array, extents, normal_axes, normal_axis
 from .joining import slice_region
 from .shape import resolve
 
@@ -134,7 +134,10 @@ def _concat(node: Node, *arrays: Array) -> Any:
 def _gather(node: Node, x: Array, indices: Array) -> Any:
     if indices.dtype == object:
         return NotImplemented
-    return np.asarray(np.take(x, indices, axis=node.int("axis", 0)))
+    # A single element would lose its symbol, so it is picked as a vector first.
+    axis = normal_axis(node.int("axis", 0), x.ndim)
+    found = np.take(x, indices.reshape(-1), axis=axis)
+    return found.reshape(x.shape[:axis] + indices.shape + x.shape[axis + 1 :])
 
 
 @symbolic("Slice")
