@@ -107,6 +107,8 @@ class Kernel:
         workspace: bytes of scratch memory that ``run`` needs, 64-byte aligned.
         inplace: pairs (output, input) that may share memory when shape and dtype agree.
         reproducible: whether the result depends neither on thread count nor on batch.
+        tolerance: largest error over the largest magnitude of the result, where the method errs
+            more than summing in another order does, as Winograd's; None for all others.
         is_reference: set for references only, which are the last resort.
         backend: filled in by the registry: which plugin brought it.
     """
@@ -122,6 +124,7 @@ class Kernel:
     workspace: Callable[[Call], int] = _no_workspace
     inplace: tuple[tuple[int, int], ...] = ()
     reproducible: bool = True
+    tolerance: float | None = None
     is_reference: bool = False
     backend: str = ""
 
@@ -144,6 +147,9 @@ class Layout:
         pack: array of the logical shape -> C-contiguous array of the physical shape.
         unpack: (physical array, logical shape) -> array of the logical shape.
         padding: what lanes beyond the logical shape hold: ``zero`` or ``undefined``.
+        trailing: extents that the last axes of the logical shape must have, as (3, 3).
+        exact: whether the elements are the value's own; False where they are transformed, so that
+            ``unpack`` only comes close to what was packed.
     """
 
     name: str
@@ -152,6 +158,8 @@ class Layout:
     pack: Callable[[np.ndarray], np.ndarray]
     unpack: Callable[[np.ndarray, shapes.Shape], np.ndarray]
     padding: str = "zero"
+    trailing: shapes.Shape = ()
+    exact: bool = True
 
 
 @record()

@@ -15,8 +15,12 @@ def extents(shape: shapes.Shape, layout: str) -> tuple[int, ...]:
 
 
 def fits(spec: TensorSpec, layout: str) -> bool:
-    """Tell whether a value of this rank can lie in the layout."""
-    return layout == PLAIN or registry.get_layout(layout).ndim == spec.ndim
+    """Tell whether a value of this rank and these last extents can lie in the layout."""
+    if layout == PLAIN:
+        return True
+    found = registry.get_layout(layout)
+    axes = spec.ndim - len(found.trailing)
+    return found.ndim == spec.ndim and tuple(spec.shape[axes:]) == found.trailing
 
 
 def physical_bytes(spec: TensorSpec, layout: str) -> int:
@@ -32,12 +36,15 @@ def is_padded(spec: TensorSpec, layout: str) -> bool:
 def same_layouts(call: Call, layout: str) -> tuple[str, ...] | None:
     """Return the input layouts under which a kernel that walks memory flat works in ``layout``.
 
-    None where it cannot. Such a kernel counts the elements of the logical shape, so there must be
-    no padding, which it would also leave unwritten; each input has the outputs' shape or is a
-    single element, for broadcasting along an axis needs to know where the axis lies.
+    None where it cannot. Such a kernel counts the elements of the logical shape and works on them,
+    so there must be no padding, which it would also leave unwritten, and the layout must not
+    transform; each input has the outputs' shape or is a single element, for broadcasting along an
+    axis needs to know where the axis lies.
     """
     if layout == PLAIN:
         return (PLAIN,) * len(call.inputs)
+    if not registry.get_layout(layout).exact:
+        return None
     full = call.outputs[0].shape
     for spec in call.outputs:
         if spec.shape != full or not fits(spec, layout) or is_padded(spec, layout):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from .. import config
 from ..errors import AttrError
 
 HEURISTIC, PROFILE, REPRODUCIBLE = "heuristic", "profile", "reproducible"
@@ -17,7 +18,7 @@ class Options:
     Attributes:
         level: 0 only drops dead code and picks the kernels that eager execution picks, so that
             results are bit-equal; 1 adds the canonical passes; 2 adds fusion and layouts.
-        winograd: whether Winograd kernels may serve.
+        winograd: whether Winograd kernels may serve; ``config.winograd`` unless given.
         policy: ``heuristic`` chooses by estimated cost, ``profile`` by measured time;
             ``reproducible`` leaves out kernels whose result depends on thread count or batch.
         threads: how many threads the program is planned for.
@@ -27,7 +28,7 @@ class Options:
     """
 
     level: int = 2
-    winograd: bool = True
+    winograd: bool = field(default_factory=lambda: config.winograd)
     policy: str = HEURISTIC
     threads: int = 1
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import native, registry, shapes
+from .. import config, native, registry, shapes
 from ..errors import ShapeError
 from ..graph import passes
 from ..graph.compile import Compiled, compile_graph
@@ -91,7 +91,7 @@ class CompiledGraph:
         """Return the program for concrete sizes, compiling it on first use."""
         key = (
             tuple(sorted(sizes.items())), registry.chosen_backend(), registry.isa_cap(),
-            self._threads or native.get_num_threads(), registry.generation,
+            self._threads or native.get_num_threads(), config.winograd, registry.generation,
         )  # fmt: skip
         with self._lock:
             found = self._programs.get(key)

@@ -17,11 +17,12 @@ _EPS = {
 }
 
 
-def bound(case: Case, want: np.ndarray) -> np.ndarray:
+def bound(case: Case, want: np.ndarray, tolerance: float | None = None) -> np.ndarray:
     """Return the largest error allowed at each element.
 
     A sum of n terms computed in the accumulator's precision errs by at most n units; 16-bit floats
-    accumulate in float32 and are rounded once more.
+    accumulate in float32 and are rounded once more. A kernel's own ``tolerance``, relative to the
+    largest magnitude, is allowed on top.
     """
     if not is_float(want.dtype) or case.exact:
         return np.zeros(want.shape)
@@ -29,21 +30,32 @@ def bound(case: Case, want: np.ndarray) -> np.ndarray:
     relative = case.ulps * eps + 2.0 * case.length * min(eps, _EPS["float32"])
     # Infinities and NaN are compared by kind.
     size = np.abs(np.nan_to_num(want.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0))
-    return np.asarray(relative * (size + case.magnitude))
+    allowed = np.asarray(relative * (size + case.magnitude))
+    return allowed if tolerance is None else allowed + tolerance * np.max(size, initial=0.0)
 
 
-def difference(case: Case, got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> str | None:
-    """Return what is wrong with a result, or None where it lies within the bound."""
+def difference(
+    case: Case,
+    got: Sequence[np.ndarray],
+    want: Sequence[np.ndarray],
+    tolerance: float | None = None,
+) -> str | None:
+    """Return what is wrong with a result, or None where it lies within the bound.
+
+    ``tolerance`` is that of the kernel (``Kernel.tolerance``).
+    """
     if len(got) != len(want):
         return f"got {len(got)} outputs, expected {len(want)}"
     for index, (g, w) in enumerate(zip(got, want, strict=True)):
-        found = _difference(case, g, w)
+        found = _difference(case, g, w, tolerance)
         if found is not None:
             return f"output {index}: {found}"
     return None
 
 
-def _difference(case: Case, got: np.ndarray, want: np.ndarray) -> str | None:
+def _difference(
+    case: Case, got: np.ndarray, want: np.ndarray, tolerance: float | None
+) -> str | None:
     if got.shape != want.shape or got.dtype != want.dtype:
         return f"got {got.dtype}{got.shape}, expected {want.dtype}{want.shape}"
     if not is_float(want.dtype):
@@ -51,12 +63,12 @@ def _difference(case: Case, got: np.ndarray, want: np.ndarray) -> str | None:
     else:
         g, w = got.astype(np.float64), want.astype(np.float64)
         with np.errstate(invalid="ignore"):
-            near = np.abs(g - w) <= bound(case, want)
+            near = np.abs(g - w) <= bound(case, want, tolerance)
         wrong = ~((g == w) | (np.isnan(g) & np.isnan(w)) | (near & np.isfinite(w)))
     if not np.any(wrong):
         return None
     place = tuple(int(i) for i in np.argwhere(wrong)[0]) if want.ndim else ()
-    limit = bound(case, want)[place]
+    limit = bound(case, want, tolerance)[place]
     return (
         f"{int(np.sum(wrong))} of {want.size} elements are wrong, first at {place}: "
         f"got {got[place]!r}, expected {want[place]!r}, allowed {limit:.3g}"

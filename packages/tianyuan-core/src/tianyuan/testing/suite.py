@@ -95,9 +95,11 @@ def layouts_of(backend: str | None = None) -> list[str]:
 def layout_shapes(layout: str) -> Iterator[tuple[int, ...]]:
     """Yield logical shapes whose first two axes fill blocks exactly, in part, and several times."""
     rng = np.random.default_rng(3)
+    found = registry.get_layout(layout)
+    axes = found.ndim - len(found.trailing)
     for extent in (1, 3, 16, 19):
-        shape = tuple(int(n) for n in rng.integers(1, 5, registry.get_layout(layout).ndim))
-        for axis in range(min(2, len(shape))):
+        shape = (*(int(n) for n in rng.integers(1, 5, axes)), *found.trailing)
+        for axis in range(min(2, axes)):
             yield (*shape[:axis], extent, *shape[axis + 1 :])
 
 
@@ -106,7 +108,8 @@ def relayout_cases(layouts: Sequence[str]) -> Iterator[Case]:
     for layout in layouts:
         for shape in layout_shapes(layout):
             for attrs in (Relayout(PLAIN, layout), Relayout(layout, PLAIN)):
-                yield Case("relayout", (real(shape),), attrs, exact=True)
+                exact = registry.get_layout(layout).exact
+                yield Case("relayout", (real(shape),), attrs, exact=exact, magnitude=4, ulps=32)
 
 
 def run_case(kernel: Kernel, call: Call, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -174,7 +177,7 @@ def test_kernel_agrees_with_reference(kernel: Kernel) -> None:
         count += 1
         before = [x.copy() for x in arrays]
         got = run_case(kernel, call, arrays)
-        wrong = difference(case, got, expected(case, arrays))
+        wrong = difference(case, got, expected(case, arrays), kernel.tolerance)
         if wrong is not None:
             failures.append(f"{case}: {wrong}")
         for x, y in zip(arrays, before, strict=True):
@@ -291,12 +294,16 @@ def test_layout_round_trip(layout: str) -> None:
     found = registry.get_layout(layout)
     rng = np.random.default_rng(3)
     for shape in layout_shapes(layout):
-        for dtype in (np.float32, np.int8):
+        for dtype in (np.float32, np.int8) if found.exact else (np.float32,):
             value = rng.integers(1, 100, shape).astype(dtype)
             packed = found.pack(value)
             assert packed.flags.c_contiguous, f"{layout}{shape}: packed is not contiguous"
             assert packed.shape == tuple(found.extents(shape)), f"{layout}{shape}: extents"
-            np.testing.assert_array_equal(found.unpack(packed, shape), value)
+            unpacked = found.unpack(packed, shape)
+            if not found.exact:
+                assert np.allclose(unpacked, value, rtol=1e-4), f"{layout}{shape}: round trip"
+                continue
+            np.testing.assert_array_equal(unpacked, value)
             if found.padding == "zero":
                 assert np.count_nonzero(packed) == value.size, f"{layout}{shape}: padding"
 
@@ -314,7 +321,9 @@ def test_relayout_fills_padding(kernel: Kernel) -> None:
             # C kernels are told the logical shape over the packed memory.
             given = np.ndarray(arrays[0].shape, out.dtype, buffer=out.data)
         bind_kernel(kernel, call)(arrays, [given], _scratch(kernel, call))
-        if layout.padding == "zero":
+        if not layout.exact:
+            np.testing.assert_allclose(out, want, rtol=1e-6, atol=1e-6, err_msg=str(case))
+        elif layout.padding == "zero":
             np.testing.assert_array_equal(out, want, err_msg=str(case))
         else:
             np.testing.assert_array_equal(layout.unpack(out, arrays[0].shape), arrays[0])

@@ -1,0 +1,313 @@
+// conv2d and conv2d_fused in float32 by Winograd's method: 3 x 3 kernels of stride 1 on blocked
+// layouts. Tiles of the input are transformed, multiplied with the transformed weight at each of
+// the (M + 2)^2 frequencies, and transformed back through the epilogue.
+#include "conv.hpp"
+#include "conv_shape.hpp"
+#include "winograd_transform.hpp"
+
+namespace TY_ISA {
+namespace {
+
+// What the kernels' descriptions in Python know too, for the workspace.
+enum { L2_FLOATS = 96 * 1024, FEWEST_TILES = 3 * TILE_ROWS };
+
+// A call, and how its tiles are cut: blocks of `block` tiles are transformed at once and lie in
+// `strips` strips of `rows` tiles.
+struct Wino {
+  ConvShape s;
+  const float *x, *u, *bias, *residual;
+  float *y;
+  Epilogue epilogue;
+  int64_t c_blocks, o_blocks, tiles_y, tiles_x, tiles;
+  int64_t block, rows, strips, blocks;
+  int64_t v_step, m_step;  // floats between frequencies of transformed tiles and of products
+  bool shared;             // threads share one block instead of having one each
+  const TileSegment *segments;
+};
+
+int64_t table_floats(int64_t c_blocks) {
+  return ceil_div(c_blocks * static_cast<int64_t>(sizeof(TileSegment)), 64) * 16;
+}
+
+// Blocks fill half of the second-level cache, or are as large as it takes to reuse the weight.
+template <int M>
+void plan_tiles(Wino *w, int64_t threads) {
+  const ConvShape &s = w->s;
+  const int64_t frequencies = (M + 2) * (M + 2);
+  w->c_blocks = ceil_div(s.c, VF);
+  w->o_blocks = ceil_div(s.o, VF);
+  w->tiles_y = ceil_div(s.oh, M);
+  w->tiles_x = ceil_div(s.ow, M);
+  w->tiles = s.n * w->tiles_y * w->tiles_x;
+  const int64_t fit = greater(L2_FLOATS / (frequencies * w->c_blocks * VF), FEWEST_TILES);
+  w->blocks = ceil_div(w->tiles, fit);
+  w->shared = threads > 1 && w->blocks < 4 * threads;
+  w->block = ceil_div(w->tiles, w->blocks);
+  w->strips = ceil_div(w->block, TILE_ROWS);
+  w->rows = ceil_div(w->block, w->strips);
+  w->block = w->rows * w->strips;
+  w->blocks = ceil_div(w->tiles, w->block);
+  // An odd number of cache lines, so that the frequencies of a tile lie in different sets.
+  w->v_step = ((w->strips * w->rows * w->c_blocks) | 1) * VF;
+  w->m_step = ((w->strips * w->rows * TILE_VECTORS) | 1) * VF;
+}
+
+template <int M>
+TY_INLINE void transform_tile(const float *x, int64_t row, float *v, int64_t step) {
+  enum { N = M + 2 };
+  vf half[N][N];
+#pragma GCC unroll 8
+  for (int j = 0; j < N; ++j) {
+    vf d[N], t[N];
+#pragma GCC unroll 8
+    for (int i = 0; i < N; ++i) d[i] = vload(x + i * row + j * VF);
+    transform_input<M>(d, t);
+#pragma GCC unroll 8
+    for (int i = 0; i < N; ++i) half[i][j] = t[i];
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < N; ++i) {
+    vf t[N];
+    transform_input<M>(half[i], t);
+#pragma GCC unroll 8
+    for (int j = 0; j < N; ++j) vstore(v + (i * N + j) * step, t[j]);
+  }
+}
+
+struct Place {
+  int64_t image, y, x;  // of the first output pixel
+};
+
+template <int M>
+TY_INLINE Place place_of(const Wino &w, int64_t tile) {
+  const int64_t row = tile / w.tiles_x;
+  return {row / w.tiles_y, row % w.tiles_y * M, tile % w.tiles_x * M};
+}
+
+// Channel blocks [begin, end) of one tile; `v` is its row in its strip.
+template <int M>
+void transform_channels(const Wino &w, int64_t tile, int64_t begin, int64_t end, float *v) {
+  enum { N = M + 2 };
+  const ConvShape &s = w.s;
+  const Place at = place_of<M>(w, tile);
+  const int64_t y = at.y - s.top, x = at.x - s.left;
+  const int64_t plane = s.h * s.w * VF, row = s.w * VF;
+  const float *image = w.x + at.image * w.c_blocks * plane;
+  if (y >= 0 && x >= 0 && y + N <= s.h && x + N <= s.w) {
+    const float *from = image + y * row + x * VF;
+    for (int64_t block = begin; block < end; ++block)
+      transform_tile<M>(from + block * plane, row, v + block * w.rows * VF, w.v_step);
+    return;
+  }
+  alignas(64) float padded[N * N * VF];
+  const int64_t y0 = greater(0, -y), y1 = lesser(N, s.h - y);
+  const int64_t x0 = greater(0, -x), x1 = lesser(N, s.w - x);
+  for (int64_t i = 0; i < N * N; ++i) vstore(padded + i * VF, vzero());
+  for (int64_t block = begin; block < end; ++block) {
+    const float *from = image + block * plane + y * row + x * VF;
+    for (int64_t i = y0; i < y1; ++i)
+      for (int64_t j = x0; j < x1; ++j)
+        vstore(padded + (i * N + j) * VF, vload(from + i * row + j * VF));
+    transform_tile<M>(padded, N * VF, v + block * w.rows * VF, w.v_step);
+  }
+}
+
+// Products of a block of tiles with one pair of output-channel blocks, at every frequency.
+template <int M>
+void multiply(const Wino &w, const float *v, int64_t count, int64_t o_block, int vectors,
+              float *m) {
+  const int64_t frequencies = (M + 2) * (M + 2), matrix = w.c_blocks * VF * VF;
+  TileArgs t = {};
+  t.segments = w.segments;
+  t.n_segments = w.c_blocks;
+  t.a_step = 1;
+  t.b_step = VF;
+  t.b_next = frequencies * matrix;
+  const int64_t strips = ceil_div(count, w.rows), last = count - (strips - 1) * w.rows;
+  const TileRun run = tile_of(TILE_BLOCK, 1, static_cast<int>(w.rows), vectors);
+  const TileRun run_last = tile_of(TILE_BLOCK, 1, static_cast<int>(last), vectors);
+  for (int64_t f = 0; f < frequencies; ++f) {
+    t.b = w.u + (o_block * frequencies + f) * matrix;
+    for (int64_t strip = 0; strip < strips; ++strip) {
+      t.a = v + f * w.v_step + strip * w.c_blocks * w.rows * VF;
+      t.c = m + f * w.m_step + strip * w.rows * TILE_VECTORS * VF;
+      (strip + 1 < strips ? run : run_last)(&t);
+    }
+  }
+}
+
+// Where a tile's pixels of one channel block go.
+struct Target {
+  float *y;
+  const float *residual;
+  int64_t row, rows, cols;
+  vf bias;
+  vm valid;
+};
+
+template <int M>
+TY_INLINE void finish_tile(const float *m, int64_t step, const Target &t, const Epilogue &e) {
+  enum { N = M + 2 };
+  vf half[M][N];
+#pragma GCC unroll 8
+  for (int j = 0; j < N; ++j) {
+    vf d[N], r[M];
+#pragma GCC unroll 8
+    for (int i = 0; i < N; ++i) d[i] = vload(m + (i * N + j) * step);
+    transform_output<M>(d, r);
+#pragma GCC unroll 8
+    for (int i = 0; i < M; ++i) half[i][j] = r[i];
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < M; ++i) {
+    if (i >= t.rows) return;
+    vf r[M];
+    transform_output<M>(half[i], r);
+#pragma GCC unroll 8
+    for (int j = 0; j < M; ++j) {
+      if (j >= t.cols) break;
+      vf sum = vadd(r[j], t.bias);
+      if (t.residual) sum = vadd(sum, vload(t.residual + i * t.row + j * VF));
+      vstore(t.y + i * t.row + j * VF, vselect(t.valid, activate(sum, e), vzero()));
+    }
+  }
+}
+
+template <int M>
+void finish(const Wino &w, const float *m, int64_t first, int64_t count, int64_t o_block,
+            int vectors) {
+  const ConvShape &s = w.s;
+  for (int v = 0; v < vectors; ++v) {
+    const int64_t channel = (o_block + v) * VF;
+    const vtail lanes = vtail_of(s.o - channel);
+    Target t = {};
+    t.valid = vtail_mask(lanes);
+    t.bias = w.bias ? vload_tail(w.bias + channel, lanes) : vzero();
+    t.row = s.ow * VF;
+    for (int64_t i = 0; i < count; ++i) {
+      const Place at = place_of<M>(w, first + i);
+      const int64_t pixel =
+          (((at.image * w.o_blocks + o_block + v) * s.oh + at.y) * s.ow + at.x) * VF;
+      t.y = w.y + pixel;
+      t.residual = w.residual ? w.residual + pixel : nullptr;
+      t.rows = s.oh - at.y;
+      t.cols = s.ow - at.x;
+      const float *from =
+          m + i / w.rows * w.rows * TILE_VECTORS * VF + (i % w.rows * vectors + v) * VF;
+      // The activation is a constant where it is inlined, so that the tile has no branch.
+      if (w.epilogue.activation == ACT_IDENTITY)
+        finish_tile<M>(from, w.m_step, t, {ACT_IDENTITY, 0, 0});
+      else if (w.epilogue.activation == ACT_RELU)
+        finish_tile<M>(from, w.m_step, t, {ACT_RELU, 0, 0});
+      else
+        finish_tile<M>(from, w.m_step, t, w.epilogue);
+    }
+  }
+}
+
+template <int M>
+void run_outputs(const Wino &w, const float *v, int64_t first, int64_t count, int64_t pair,
+                 float *m) {
+  const int64_t o_block = pair * TILE_VECTORS;
+  const int vectors = static_cast<int>(lesser(TILE_VECTORS, w.o_blocks - o_block));
+  multiply<M>(w, v, count, o_block, vectors, m);
+  finish<M>(w, m, first, count, o_block, vectors);
+}
+
+float *strip_row(const Wino &w, float *v, int64_t i) {
+  return v + (i / w.rows * w.c_blocks * w.rows + i % w.rows) * VF;
+}
+
+template <int M>
+void run(const ty_ctx *ctx, Wino *w, float *workspace) {
+  const ConvShape &s = w->s;
+  if (s.n == 0 || s.o == 0 || s.oh <= 0 || s.ow <= 0) return;
+  plan_tiles<M>(w, ctx->threads);
+  const int64_t frequencies = (M + 2) * (M + 2);
+  const int64_t v_floats = frequencies * w->v_step, m_floats = frequencies * w->m_step;
+  const int64_t pairs = ceil_div(w->o_blocks, TILE_VECTORS), wide = w->c_blocks;
+  TileSegment *segments = reinterpret_cast<TileSegment *>(workspace);
+  for (int64_t i = 0; i < w->c_blocks; ++i) segments[i] = {i * w->rows * VF, i * VF * VF, VF};
+  w->segments = segments;
+  float *const tiles = workspace + table_floats(w->c_blocks);
+  float *const products = tiles + (w->shared ? 1 : ctx->threads) * v_floats;
+  const auto count_of = [&](int64_t block) {
+    return lesser(w->block, w->tiles - block * w->block);
+  };
+  if (!w->shared) {
+    ty_parallel(ctx, w->blocks, 1, [&](int64_t begin, int64_t end, int32_t slot) {
+      float *const v = tiles + slot * v_floats, *const m = products + slot * m_floats;
+      for (int64_t block = begin; block < end; ++block) {
+        const int64_t first = block * w->block, count = count_of(block);
+        for (int64_t i = 0; i < count; ++i)
+          transform_channels<M>(*w, first + i, 0, wide, strip_row(*w, v, i));
+        for (int64_t pair = 0; pair < pairs; ++pair)
+          run_outputs<M>(*w, v, first, count, pair, m);
+      }
+    });
+    return;
+  }
+  for (int64_t block = 0; block < w->blocks; ++block) {
+    const int64_t first = block * w->block, count = count_of(block);
+    const int64_t parts = lesser(wide, ceil_div(4 * ctx->threads, count));
+    ty_parallel(ctx, count * parts, 1, [&](int64_t begin, int64_t end, int32_t) {
+      for (int64_t at = begin; at < end; ++at) {
+        const int64_t i = at / parts, part = at % parts;
+        transform_channels<M>(*w, first + i, part * wide / parts, (part + 1) * wide / parts,
+                              strip_row(*w, tiles, i));
+      }
+    });
+    ty_parallel(ctx, pairs, 1, [&](int64_t begin, int64_t end, int32_t slot) {
+      for (int64_t pair = begin; pair < end; ++pair)
+        run_outputs<M>(*w, tiles, first, count, pair, products + slot * m_floats);
+    });
+  }
+}
+
+Wino wino_of(const ty_tensor *inputs, const ty_tensor *outputs) {
+  Wino w = {};
+  w.x = static_cast<const float *>(inputs[0].data);
+  w.u = static_cast<const float *>(inputs[1].data);
+  w.y = static_cast<float *>(outputs[0].data);
+  return w;
+}
+
+template <int M>
+int run_plain(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
+              const ty_attrs *attrs, void *workspace) {
+  const ty_conv2d_attrs *a = reinterpret_cast<const ty_conv2d_attrs *>(attrs);
+  Wino w = wino_of(inputs, outputs);
+  w.s = conv_shape(*a, inputs[0].shape, inputs[1].shape, outputs[0].shape);
+  run<M>(ctx, &w, static_cast<float *>(workspace));
+  return 0;
+}
+
+template <int M>
+int run_fused(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
+              const ty_attrs *attrs, void *workspace) {
+  const ty_conv2d_fused_attrs *a = reinterpret_cast<const ty_conv2d_fused_attrs *>(attrs);
+  Wino w = wino_of(inputs, outputs);
+  w.s = conv_shape(*a, inputs[0].shape, inputs[1].shape, outputs[0].shape);
+  int next = 2;
+  if (a->has_bias) w.bias = static_cast<const float *>(inputs[next++].data);
+  if (a->has_residual) w.residual = static_cast<const float *>(inputs[next].data);
+  const char *name = TY_STRING(a, a->activation);
+  w.epilogue = {activation_of(name), static_cast<float>(a->lower), static_cast<float>(a->upper)};
+  if (w.epilogue.activation == ACT_UNKNOWN)
+    return ty_fail(ctx, "conv2d_fused: unknown activation, got '%s'", name);
+  run<M>(ctx, &w, static_cast<float *>(workspace));
+  return 0;
+}
+
+}  // namespace
+}  // namespace TY_ISA
+
+TY_EXPORT_KERNELS(winograd, TY_KERNEL(run_plain<2>, "conv2d_f32", "winograd_f23"),
+                  TY_KERNEL(run_plain<4>, "conv2d_f32", "winograd_f43"),
+                  TY_KERNEL(run_plain<6>, "conv2d_f32", "winograd_f63"),
+                  TY_KERNEL(run_fused<2>, "conv2d_fused_f32", "winograd_f23"),
+                  TY_KERNEL(run_fused<2>, "conv2d_fused_f32", "winograd_f23_unbiased"),
+                  TY_KERNEL(run_fused<4>, "conv2d_fused_f32", "winograd_f43"),
+                  TY_KERNEL(run_fused<4>, "conv2d_fused_f32", "winograd_f43_unbiased"),
+                  TY_KERNEL(run_fused<6>, "conv2d_fused_f32", "winograd_f63"),
+                  TY_KERNEL(run_fused<6>, "conv2d_fused_f32", "winograd_f63_unbiased"))

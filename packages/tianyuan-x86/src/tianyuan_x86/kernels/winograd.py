@@ -1,0 +1,218 @@
+"""Describe the Winograd convolutions: transformed weights, what each call costs, how far it errs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from tianyuan.kernel import PLAIN, Call, Kernel, Layout, Layouts
+from tianyuan.shapes import Shape
+
+from .._tier import LANES, Tier
+from . import _conv_geometry as geo
+from .layouts import activation_layout, blocks
+
+_L2_FLOATS = 96 * 1024  # floats of transformed tiles that a block holds (L2_FLOATS of winograd.cpp)
+_SEGMENT = 24  # bytes of a tile segment
+_VECTORS = 2  # vectors of output channels of a register tile
+_KERNEL = 3
+
+
+@dataclass(frozen=True)
+class Variant:
+    """F(m x m, 3 x 3): its finite interpolation points beside 0, and how far it errs.
+
+    ``tolerance`` bounds the error over the largest magnitude of the result.
+    """
+
+    m: int
+    points: tuple[float, ...]
+    tolerance: float
+
+    @property
+    def name(self) -> str:
+        """Return the name of the variant, as in ``f43``."""
+        return f"f{self.m}{_KERNEL}"
+
+    @property
+    def size(self) -> int:
+        """Return the edge of a tile of the input."""
+        return self.m + _KERNEL - 1
+
+    @property
+    def frequencies(self) -> int:
+        """Return how many products of matrices the method takes."""
+        return self.size**2
+
+    def kernel_transform(self) -> np.ndarray:
+        """Return G in float64, (m + 2) x 3: rows [1, p, p^2] / prod (p - q), last [0, 0, 1]."""
+        finite = [0.0] + [signed for p in self.points for signed in (p, -p)]
+        rows = [
+            np.array([1.0, p, p * p]) / np.prod([p - q for q in finite if q != p]) for p in finite
+        ]
+        return np.stack([*rows, np.array([0.0, 0.0, 1.0])])
+
+
+# The points are those of winograd_transform.hpp.
+VARIANTS = (
+    Variant(2, (1.0,), 2e-6),
+    Variant(4, (0.5**0.5, 2.0**0.5), 1e-5),
+    Variant(6, (1.0, 0.5, 2.0), 5e-5),
+)
+
+
+def weight_layout(variant: Variant, lanes: int) -> str:
+    """Return the name of the layout of weights transformed for a variant."""
+    return f"wino_{variant.name}_{lanes}i{lanes}o"
+
+
+def _extents(variant: Variant, lanes: int, shape: Shape) -> Shape:
+    return (blocks(shape[0], lanes), variant.frequencies, blocks(shape[1], lanes), lanes, lanes)
+
+
+def _pack(variant: Variant, lanes: int, array: np.ndarray) -> np.ndarray:
+    """Return G g G^T of each kernel, computed in float64, as blocks (o, frequency, i, 16i, 16o)."""
+    o, i = array.shape[:2]
+    g = variant.kernel_transform()
+    out = np.zeros(
+        (blocks(o, lanes) * lanes, blocks(i, lanes) * lanes, variant.frequencies), array.dtype
+    )
+    for at in range(0, o, lanes):  # a block at a time keeps the float64 copy small
+        part = g @ array[at : at + lanes].astype(np.float64) @ g.T
+        out[at : at + len(part), :i] = part.reshape(len(part), i, variant.frequencies)
+    split = out.reshape(blocks(o, lanes), lanes, blocks(i, lanes), lanes, variant.frequencies)
+    return np.ascontiguousarray(split.transpose(0, 4, 2, 3, 1))
+
+
+def _unpack(variant: Variant, lanes: int, array: np.ndarray, shape: Shape) -> np.ndarray:
+    """Return the kernels whose transforms come closest; exact up to rounding."""
+    o, i = shape[:2]
+    merged = array.transpose(0, 4, 2, 3, 1).reshape(
+        array.shape[0] * lanes, -1, variant.size, variant.size
+    )
+    inverse = np.linalg.pinv(variant.kernel_transform())
+    kernels = inverse @ merged[:o, :i].astype(np.float64) @ inverse.T
+    return np.ascontiguousarray(kernels).astype(array.dtype)
+
+
+def layouts() -> list[Layout]:
+    """Return the layouts of transformed weights."""
+    return [
+        Layout(
+            name=weight_layout(variant, lanes),
+            ndim=4,
+            extents=partial(_extents, variant, lanes),
+            pack=partial(_pack, variant, lanes),
+            unpack=partial(_unpack, variant, lanes),
+            trailing=(_KERNEL, _KERNEL),
+            exact=False,
+        )
+        for lanes in sorted(LANES.values(), reverse=True)
+        for variant in VARIANTS
+    ]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How winograd.cpp cuts a call into tiles; its plan_tiles knows the same."""
+
+    tiles: int
+    c_blocks: int
+    o_blocks: int
+    block: int
+
+
+def _plan(variant: Variant, lanes: int, call: Call) -> _Plan:
+    g = geo.geometry(call)
+    c_blocks, tile_rows = blocks(g.c, lanes), geo.TILE_ROWS[lanes]
+    tiles = g.n * -(-g.oh // variant.m) * -(-g.ow // variant.m)
+    fit = max(_L2_FLOATS // (variant.frequencies * c_blocks * lanes), 3 * tile_rows)
+    count = -(-tiles // fit)
+    block = -(-tiles // count)
+    strips = -(-block // tile_rows)
+    rows = -(-block // strips)
+    return _Plan(tiles, c_blocks, blocks(g.o, lanes), rows * strips)
+
+
+def _workspace(variant: Variant, lanes: int, call: Call) -> int:
+    g = geo.geometry(call)
+    if 0 in (g.n, g.o) or g.oh <= 0 or g.ow <= 0:
+        return 0
+    p = _plan(variant, lanes, call)
+    table = geo.round_up(p.c_blocks * _SEGMENT, 64)
+    tiles = variant.frequencies * ((p.block * p.c_blocks) | 1) * lanes
+    products = variant.frequencies * ((p.block * _VECTORS) | 1) * lanes
+    # Fewer threads may run than are planned for, so the room does not depend on who shares.
+    return table + 4 * (tiles + products) * call.threads
+
+
+# Seconds are counted as what the products, the transforms and the weight's bytes take.
+_START = 1.5e-6
+_RATE = {8: 9.0e10, 16: 1.08e11}  # operations per second and thread inside a register tile
+_VECTOR = 1.2e-9  # seconds to bring a vector of a tile through a transform
+_WEIGHTS = 2.0e10  # bytes per second at which a transformed weight is read
+
+
+def _refusal(call: Call) -> str | None:
+    g = geo.geometry(call)
+    if g.groups != 1:
+        return f"has {g.groups} groups, serves 1"
+    if (g.kh, g.kw) != (_KERNEL, _KERNEL):
+        return f"serves 3 x 3 kernels, got {g.kh} x {g.kw}"
+    if g.stride != (1, 1) or g.dilation != (1, 1):
+        return f"serves stride 1 and dilation 1, got {g.stride} and {g.dilation}"
+    return None
+
+
+def _cost(variant: Variant, lanes: int, call: Call) -> float:
+    g = geo.geometry(call)
+    if 0 in (g.n, g.o) or g.oh <= 0 or g.ow <= 0:
+        return _START
+    p = _plan(variant, lanes, call)
+    matrices = p.tiles * variant.frequencies * p.c_blocks * p.o_blocks * lanes
+    threads = min(float(call.threads), max(1.0, 2.0 * matrices * lanes / 1e6))
+    products = 2.0 * matrices * lanes / _RATE[lanes]
+    vectors = p.tiles * variant.frequencies * (2.0 * p.c_blocks + 2.0 * p.o_blocks)
+    weights = 4.0 * variant.frequencies * p.c_blocks * p.o_blocks * lanes**2
+    return _START + (products + vectors * _VECTOR + weights / _WEIGHTS) / threads
+
+
+def _epilogue_form(unbiased: bool, call: Call) -> str | None:
+    """Refuse the form of inputs that the other of a pair of kernels serves."""
+    third_is_residual = call.attrs.has_residual and not call.attrs.has_bias
+    if third_is_residual != unbiased:
+        return f"serves {'a residual without bias' if unbiased else 'a bias before any residual'}"
+    return _refusal(call)
+
+
+def _kernels_of(variant: Variant, tier: Tier) -> list[Kernel]:
+    image, weight = activation_layout(tier.lanes), weight_layout(variant, tier.lanes)
+    name = f"winograd_{variant.name}"
+
+    def describe(
+        op: str, name: str, inputs: tuple[str, ...], supports: Callable[[Call], str | None]
+    ) -> Kernel:
+        return tier.kernel(
+            f"{op}_f32",
+            name,
+            op,
+            dtypes=("float32",),
+            layouts=Layouts((image, weight, *inputs), (image,)),
+            supports=supports,
+            cost=partial(_cost, variant, tier.lanes),
+            workspace=partial(_workspace, variant, tier.lanes),
+            tolerance=variant.tolerance,
+        )
+
+    return [
+        describe("conv2d", name, (), _refusal),
+        describe("conv2d_fused", name, (PLAIN, image), partial(_epilogue_form, False)),
+        describe("conv2d_fused", f"{name}_unbiased", (image,), partial(_epilogue_form, True)),
+    ]
+
+
+def kernels(tier: Tier) -> list[Kernel]:
+    """Return the Winograd convolutions of a tier."""
+    return [kernel for variant in VARIANTS for kernel in _kernels_of(variant, tier)]
