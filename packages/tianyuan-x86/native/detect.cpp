@@ -79,6 +79,7 @@ constexpr uint32_t needs_avx2 =
     TY_X86_AVX2 | TY_X86_FMA | TY_X86_F16C | TY_X86_BMI2 | TY_X86_OS_YMM;
 constexpr uint32_t needs_avx512 = needs_avx2 | TY_X86_AVX512F | TY_X86_AVX512BW | TY_X86_AVX512DQ |
                                   TY_X86_AVX512VL | TY_X86_OS_ZMM;
+constexpr uint32_t needs_vnni = needs_avx512 | TY_X86_AVX512_VNNI;
 
 }  // namespace
 
@@ -93,6 +94,8 @@ bool has_tier(const char *name) {
     needed = needs_avx2;
   } else if (strcmp(name, "avx512") == 0) {
     needed = needs_avx512;
+  } else if (strcmp(name, "vnni") == 0) {
+    needed = needs_vnni;
   } else {
     return false;
   }

@@ -29,7 +29,7 @@ namespace tianyuan_x86 {
 // the CPU has them; later calls return what was found.
 uint32_t features();
 
-// Whether this machine runs the objects of a tier ("avx2", "avx512").
+// Whether this machine runs the objects of a tier ("avx2", "avx512", "vnni").
 bool has_tier(const char *name);
 
 }  // namespace tianyuan_x86

@@ -10,6 +10,8 @@ from tianyuan.errors import PluginError
 from tianyuan.kernel import CFunction, Kernel
 
 LANES = {"avx2": 8, "avx512": 16}  # float32 lanes of a vector; worst tier first
+ORDER = (*LANES, "vnni")  # all tiers; from vnni on, only kernels on 8-bit integers
+INT8_TIERS = ("avx2", "vnni")
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Tier:
     @property
     def lanes(self) -> int:
         """Return how many float32 values a vector register holds."""
-        return LANES[self.name]
+        return LANES.get(self.name, 16)
 
     def kernel(self, family: str, variant: str, op: str, **described: Any) -> Kernel:
         """Make the Kernel ``family__tier_variant`` of an op.

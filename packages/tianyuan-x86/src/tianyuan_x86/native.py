@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tianyuan import native as core
 from tianyuan.kernel import CFunction
 
-from ._tier import LANES, Tier
+from ._tier import ORDER, Tier
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -78,9 +78,8 @@ def isa_cap() -> str | None:
 def chosen_tier() -> str | None:
     """Return the best tier that the machine has and TIANYUAN_ISA allows, or None."""
     cap = isa_cap()
-    order = list(LANES)
     for tier in load().tiers:
-        if cap == "any" or (cap in LANES and order.index(tier.name) > order.index(cap)):
+        if cap == "any" or (cap in ORDER and ORDER.index(tier.name) > ORDER.index(cap)):
             continue
         return tier.name
     return None

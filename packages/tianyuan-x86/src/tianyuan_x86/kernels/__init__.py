@@ -9,7 +9,7 @@ from types import ModuleType
 
 from tianyuan.kernel import Kernel, Layout
 
-from .._tier import Tier
+from .._tier import LANES, Tier
 
 
 def _modules() -> Iterator[ModuleType]:
@@ -19,12 +19,15 @@ def _modules() -> Iterator[ModuleType]:
 
 
 def all_kernels(tiers: tuple[Tier, ...]) -> list[Kernel]:
-    """Return the kernels of all modules for the tiers, which come best first."""
+    """Return the kernels of all modules for the tiers, which come best first.
+
+    A module that names TIERS is asked for those only, others for the tiers of float kernels.
+    """
     return [
         kernel
         for tier in tiers
         for module in _modules()
-        if hasattr(module, "kernels")
+        if hasattr(module, "kernels") and tier.name in getattr(module, "TIERS", LANES)
         for kernel in module.kernels(tier)
     ]
 
