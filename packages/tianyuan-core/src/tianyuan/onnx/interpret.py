@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from .. import dtypes, shapes
+from .. import dtypes
 from ..errors import ModelFormatError, TianyuanError, TraceError
 from ..imperative import dispatch
 from ..imperative.state import state
 from ..imperative.tensor import Tensor, wrap
 from ..op import Op, TensorSpec
 from .known import Known, settle
+from .limits import check_size, limits
 from .node import Node, Plan
 from .table import ARRAYS, SYMBOLIC, VALUES
 
@@ -22,10 +23,6 @@ Value = Any  # a Tensor, a Known, a list (sequence) or None (left out)
 
 # What functions of the table may raise on purpose or because a file is wrong.
 _FAILURES = (ValueError, TypeError, LookupError, ArithmeticError, MemoryError, RecursionError)
-
-
-class TooLargeError(ModelFormatError):
-    """Raise where a value would be larger than the limit."""
 
 
 class ValueNeededError(TraceError):
@@ -61,9 +58,6 @@ class Scope:
 class _Guard:
     """A recorder that runs each op at once, after its outputs were found to be of sane size."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-
     def lift(self, tensor: Tensor) -> Any:
         return tensor._data
 
@@ -71,7 +65,7 @@ class _Guard:
         op.check_count(len(datas))
         specs = tuple(TensorSpec(data.shape, data.dtype) for data in datas)
         for spec in op.infer(specs, attrs):
-            check_size(spec.shape, spec.dtype, self._limit)
+            check_size(spec.shape, spec.dtype)
         with _without_recorder():
             found = dispatch.apply(
                 op, [wrap(d, s) for d, s in zip(datas, specs, strict=True)], attrs
@@ -115,16 +109,6 @@ def _without_recorder() -> Iterator[None]:
         state.recorder, state.tapes = saved
 
 
-def check_size(shape: Sequence[int], dtype: np.dtype, limit: int) -> None:
-    """Raise TooLargeError where an array would need more bytes than the limit."""
-    size = int(shapes.volume(shape)) * dtype.itemsize
-    if size > limit:
-        raise TooLargeError(
-            f"a value of {dtype.name}{tuple(map(int, shape))} would need {size} bytes, "
-            f"expected at most {limit}"
-        )
-
-
 class Interpreter:
     """Runs the nodes of a plan.
 
@@ -142,7 +126,7 @@ class Interpreter:
         if state.recorder is not None:
             yield
             return
-        state.recorder = _Guard(self.limit)
+        state.recorder = _Guard()
         try:
             yield
         finally:
@@ -178,18 +162,21 @@ class Interpreter:
 
     def apply(self, node: Node, inputs: Sequence[Value]) -> list[Value]:
         """Run one node."""
+        saved, limits.most_bytes = limits.most_bytes, self.limit
         try:
             results = self._listed(self._dispatch(node, inputs))
-        except ModelFormatError as error:
-            if str(error).startswith("onnx: "):
-                raise
-            raise type(error)(f"onnx: {node.title}: {error}") from error
+            for result in results:
+                if isinstance(result, Tensor):
+                    check_size(result.shape, result.dtype)
         except TianyuanError as error:
-            if str(error).startswith("onnx: "):
+            text = str(error)
+            if text.startswith("onnx: node "):
                 raise
-            raise _retold(error, f"onnx: {node.title}: {error}") from error
+            raise _retold(error, f"onnx: {node.title}: {text.removeprefix('onnx: ')}") from error
         except _FAILURES as error:
             raise node.fail(f"{type(error).__name__}: {error}") from error
+        finally:
+            limits.most_bytes = saved
         wanted = sum(1 for name in node.outputs if name)
         if len(results) < wanted and any(node.outputs[len(results) :]):
             raise node.fail(f"has {len(node.outputs)} outputs, expected {len(results)}")

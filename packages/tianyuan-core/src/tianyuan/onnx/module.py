@@ -13,8 +13,9 @@ from ..imperative.tensor import Parameter, Tensor, wrap
 from ..module.module import Module
 from ..op import TensorSpec
 from .build import Imported, ValueInfo
-from .interpret import Interpreter, TooLargeError, Value
+from .interpret import Interpreter, Value
 from .known import Known
+from .limits import TooLargeError
 from .node import Node, Plan
 from .table import ARRAYS, TENSORS
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import AttrError, ShapeError
+from ..limits import check_size
 from ..node import Node
 from ..table import operator
 from .common import (
@@ -126,6 +127,7 @@ def padded(x: Tensor, pads: list[int], mode: str, value: Any, axes: list[int] | 
         before[axis], after[axis] = pads[index], pads[index + len(chosen)]
     x = _cropped(x, before, after)
     before, after = ([n if int(n) > 0 else 0 for n in side] for side in (before, after))
+    check_size([n + b + a for n, b, a in zip(x.shape, before, after, strict=True)], x.dtype)
     if mode == "wrap":
         return _wrapped(x, before, after)
     if mode == "reflect":

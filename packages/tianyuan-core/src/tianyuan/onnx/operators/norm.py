@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ... import dtypes, shapes
 from ...errors import AttrError
+from ..limits import check_taps
 from ..node import Node
 from ..table import operator
 from .common import Tensor, binary, normal_axis, reshaped, run, run_many, zero_padded
@@ -108,6 +109,7 @@ def lrn(node: Node, x: Tensor) -> Tensor:
     size = node.int("size")
     if size < 1 or x.ndim < 3:
         raise AttrError(f"size must be positive, got {size} for {shapes.format_shape(x.shape)}")
+    check_taps((size,))
     n, c = x.shape[:2]
     rest = shapes.volume(x.shape[2:])
     front = (size - 1) // 2

@@ -9,6 +9,7 @@ import numpy as np
 
 from ... import shapes
 from ...errors import AttrError, ShapeError
+from ..limits import check_size, check_taps
 from ..node import Node
 from ..table import operator
 from .common import Array, Tensor, binary, constant, is_float, reshaped, run, scalar, zero_padded
@@ -35,6 +36,7 @@ def _is_plain(x: Tensor, at: Window) -> bool:
 
 def taps(x: Tensor, at: Window, fill: float) -> Iterator[Tensor]:
     """Yield, for each element of the window, what it meets over all positions."""
+    check_taps(at.kernel)
     out = at.out(x.shape[2:])
     padded = zero_padded(x, (0, 0, *at.before), (0, 0, *at.after), fill)
     for place in grid(*(range(k) for k in at.kernel)):
@@ -119,6 +121,7 @@ def _summed(x: Tensor, at: Window) -> Tensor:
 
 def _counts(size: Sequence[int], at: Window, padded: bool, node: Node) -> Array:
     """Return how many elements each window averages over."""
+    check_size([int(n) + b + a for n, b, a in zip(size, at.before, at.after, strict=True)], np.int64)
     found = np.ones((), np.int64)
     declared = node.ints("pads", (0,) * (2 * len(size))) if node.text(
         "auto_pad", "NOTSET") == "NOTSET" else (*at.before, *at.after)  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import AttrError, ShapeError
+from ..limits import check_size
 from ..node import Node
 from ..table import operator
 from .common import Array, Tensor, constant, extents, is_float, moved, normal_axes, reshaped, run
@@ -182,6 +183,9 @@ def resize(
     region = [0.0] * len(axes) + [1.0] * len(axes)
     if roi is not None and roi.size == 2 * len(axes):
         region = [float(r) for r in roi.reshape(-1)]
+    check_size([new.get(a, n) for a, n in enumerate(have)], x.dtype)
+    for a, n in new.items():
+        check_size((n, have[a]), np.float64)
     plan = {
         a: _Axis(have[a], new[a], factors[a], (region[i], region[i + len(axes)]))
         for i, a in enumerate(axes)
@@ -196,6 +200,7 @@ def _upsampled(node: Node, x: Tensor, scales: Sequence[float]) -> Tensor:
     for number, scale in enumerate(scales):
         old = int(x.shape[number])
         axis = _Axis(old, int(np.floor(old * scale)), scale, (0.0, 1.0))
+        check_size((axis.new, old), np.float64)
         if axis.new == old:
             continue
         place = positions(axis, "asymmetric")

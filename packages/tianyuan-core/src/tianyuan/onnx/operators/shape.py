@@ -11,6 +11,7 @@ from ...errors import ShapeError
 from ...imperative.tensor import create
 from ...registry import get_op
 from ..known import Known, known_extents
+from ..limits import check_size
 from ..node import Node
 from ..reader import dtype_of
 from ..table import VALUES, operator
@@ -264,6 +265,7 @@ def dropout_by_attribute(node: Node, x: Tensor) -> Any:
 def one_hot(node: Node, indices: Tensor, depth: Array, values: Array) -> Tensor:
     """Return values[1] at each index along a new axis and values[0] elsewhere."""
     count = int(single(depth))
+    check_size((shapes.volume(indices.shape), count), values.dtype)
     axis = node.int("axis", -1)
     axis = axis + indices.ndim + 1 if axis < 0 else axis
     where = indices.astype("int64")

@@ -8,6 +8,7 @@ import numpy as np
 
 from ... import shapes
 from ...errors import ShapeError
+from ..limits import check_size
 from ..node import Node
 from ..reader import dtype_of
 from ..table import operator
@@ -26,6 +27,7 @@ from .common import (
 
 def _matrices(length: int, rows: int, inverse: bool, like: Tensor) -> tuple[Tensor, Tensor]:
     """Return cosines and sines (rows, length) of a transform."""
+    check_size((rows, length), np.float64)
     angle = np.outer(np.arange(rows), np.arange(length)) % max(length, 1) * (2 * np.pi / length)
     scale = 1 / length if inverse else 1.0
     sine = np.sin(angle) if inverse else -np.sin(angle)
@@ -70,6 +72,7 @@ def transform(x: Tensor, axis: int, length: int, inverse: bool, onesided: bool) 
 
 def _real_inverse(x: Tensor, length: int) -> Tensor:
     """Turn half a spectrum (…, bins, 2) into a real signal (…, length, 1)."""
+    check_size((length, length), np.float64)
     last = x.ndim - 2
     lead, bins = tuple(x.shape[:last]), int(x.shape[last])
     count, rows = shapes.volume(lead), length // 2 + 1
@@ -125,6 +128,7 @@ def stft(
     if hop < 1 or not 1 <= size <= time:
         raise ShapeError(f"frames do not fit, got length {size} and step {hop} for {time}")
     count = (time - size) // hop + 1
+    check_size((count, size), np.int64)
     index = np.arange(count)[:, None] * hop + np.arange(size)[None, :]
     frames = run("take", x, constant(index), axis=1)
     if window is not None:
@@ -136,6 +140,7 @@ def _enter_window(name: str, shape: Callable[[Array], Array]) -> None:
     @operator(name, 17, known=(0,))
     def window(node: Node, size: Array) -> Tensor:
         count = int(single(size))
+        check_size((count,), np.float64)
         span = count if node.flag("periodic", True) else count - 1
         angle = np.arange(count) * (2 * np.pi / max(span, 1))
         dtype = dtype_of(node.int("output_datatype", 1))
@@ -153,6 +158,7 @@ def mel_weight_matrix(
 ) -> Tensor:
     """Return triangular filters (spectrum bins, mel bins) that are even on the mel scale."""
     count, size = int(single(bins)), int(single(length))
+    check_size((count + 2, size), np.float64)
     edges = [2595 * np.log10(1 + float(single(v)) / 700) for v in (low, high)]
     mels = edges[0] + np.arange(count + 2) * ((edges[1] - edges[0]) / (count + 2))
     hertz = 700 * (10 ** (mels / 2595) - 1)

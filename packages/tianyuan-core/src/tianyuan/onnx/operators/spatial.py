@@ -8,6 +8,7 @@ import numpy as np
 
 from ... import shapes
 from ...errors import ShapeError
+from ..limits import check_size, check_taps
 from ..node import Node
 from ..table import ARRAYS, operator
 from .common import Array, Tensor, binary, extents, reshaped, run, scalar
@@ -140,6 +141,7 @@ def col2im(node: Node, columns: Tensor, image: Array, block: Array) -> Tensor:
         (n - d * (k - 1) - 1) // s + 1
         for n, k, s, d in zip(padded, kernel, stride, dilation, strict=True)
     ]
+    check_taps(kernel)
     taps = int(np.prod([int(k) for k in kernel]))
     n, c = columns.shape[0], columns.shape[1] // taps
     if int(np.prod([int(o) for o in out])) != int(columns.shape[2]):
@@ -186,6 +188,7 @@ def roi_align(node: Node, x: Array, rois: Array, batch: Array) -> Array:
     ) == "half_pixel" else 0.0  # fmt: skip
     scale, ratio = node.float("spatial_scale", 1.0), node.int("sampling_ratio", 0)
     rows, cols = node.int("output_height", 1), node.int("output_width", 1)
+    check_size((len(rois), x.shape[1], rows, cols), x.dtype)
     found = np.zeros((len(rois), x.shape[1], rows, cols), x.dtype)
     for number, roi in enumerate(rois.astype(np.float64)):
         left, top, right, bottom = roi * scale - shift
@@ -194,6 +197,7 @@ def roi_align(node: Node, x: Array, rois: Array, batch: Array) -> Array:
             height, width = max(height, 1.0), max(width, 1.0)
         down = ratio if ratio > 0 else int(np.ceil(height / rows))
         across = ratio if ratio > 0 else int(np.ceil(width / cols))
+        check_size((x.shape[1], rows, down, cols, across), np.float64)
         step_y, step_x = height / rows, width / cols
         y = top + step_y * (np.arange(rows)[:, None] + (np.arange(down) + 0.5) / down)
         points_x = left + step_x * (np.arange(cols)[:, None] + (np.arange(across) + 0.5) / across)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import AttrError, ShapeError
+from ..limits import check_size
 from ..node import Node
 from ..table import ARRAYS, operator
 from .common import Array
@@ -87,6 +88,7 @@ def tf_idf_vectorizer(node: Node, x: Array) -> Array:
     grams, columns = _grams(node), node.ints("ngram_indexes")
     width = max(columns) + 1
     rows = x.reshape(1, -1) if x.ndim < 2 else x
+    check_size((len(rows), width), np.float32)
     found = np.zeros((len(rows), width), np.float32)
     least, most = node.int("min_gram_length"), node.int("max_gram_length")
     for number, row in enumerate(rows.tolist()):
