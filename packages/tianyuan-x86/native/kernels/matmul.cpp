@@ -24,7 +24,7 @@ void batch_strides(const ty_tensor &x, const ty_tensor &out, int64_t *strides) {
   }
 }
 
-Product product_of(const ty_tensor *inputs, const ty_tensor &out, bool ta, bool tb) {
+Product product_of(const ty_tensor *inputs, const ty_tensor &out, bool ta, bool tb, bool packed) {
   const ty_tensor &a = inputs[0], &b = inputs[1];
   Product p = {};
   const int64_t a_cols = a.shape[a.ndim - 1], b_cols = b.shape[b.ndim - 1];
@@ -35,6 +35,7 @@ Product product_of(const ty_tensor *inputs, const ty_tensor &out, bool ta, bool 
   p.gemm.a_row = ta ? 1 : a_cols;
   p.gemm.a_step = ta ? a_cols : 1;
   p.gemm.b = static_cast<const float *>(b.data);
+  if (packed) p.gemm.packed = p.gemm.b;
   p.gemm.b_step = tb ? 1 : b_cols;
   p.gemm.b_column = tb ? b_cols : 1;
   p.gemm.c = static_cast<float *>(out.data);
@@ -76,6 +77,7 @@ Gemm part_of(const Gemm &whole, int64_t i0, int64_t i1, int64_t j0, int64_t j1) 
   g.n = j1 - j0;
   g.a += i0 * g.a_row;
   g.b += j0 * g.b_column;
+  if (g.packed) g.packed += j0 * g.k;
   g.c += i0 * g.c_row + j0;
   if (g.residual) g.residual += i0 * g.c_row + j0;
   if (g.bias) g.bias += j0;
@@ -182,6 +184,12 @@ bool is_thin(const Gemm &g) {
   return (g.m <= THIN || g.n <= THIN) && g.a_step == 1 && g.b_step == 1 && g.k >= 4 * VF;
 }
 
+// One row by packed columns.
+void multiply_packed_row(const Gemm &g) {
+  multiply_row(g);
+  finish_run(g, g.c, g.residual, g.n, false);
+}
+
 // A thin product. A vector's stride is 1 whether or not the operand counts as transposed, and a
 // column of c is contiguous where n is 1.
 void multiply_thin(const Gemm &g) {
@@ -234,7 +242,7 @@ Parts parts_of(const Gemm &g, int64_t wanted) {
 
 int run_product(const ty_ctx *ctx, const Product &p, void *workspace) {
   const Gemm &g = p.gemm;
-  const bool thin = is_thin(g);
+  const bool thin = !g.packed && is_thin(g), row = g.packed && g.m == 1;
   if (p.batch == 0 || g.m == 0 || g.n == 0) return 0;
   const int64_t wanted = p.batch >= 2 * ctx->threads ? 1 : ctx->threads;
   const Parts parts = parts_of(g, wanted);
@@ -252,6 +260,8 @@ int run_product(const ty_ctx *ctx, const Product &p, void *workspace) {
       const Gemm part = part_of(item, i, i1, j, j1);
       if (thin)
         multiply_thin(part);
+      else if (row)
+        multiply_packed_row(part);
       else
         gemm(part, static_cast<float *>(workspace) + slot * per_slot);
     }
@@ -259,18 +269,20 @@ int run_product(const ty_ctx *ctx, const Product &p, void *workspace) {
   return 0;
 }
 
+template <bool PACKED>
 int matmul(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *attrs,
            void *workspace) {
   const ty_matmul_attrs *a = reinterpret_cast<const ty_matmul_attrs *>(attrs);
   const Product p =
-      product_of(inputs, outputs[0], a->transpose_a != 0, a->transpose_b != 0);
+      product_of(inputs, outputs[0], a->transpose_a != 0, a->transpose_b != 0, PACKED);
   return run_product(ctx, p, workspace);
 }
 
+template <bool PACKED>
 int matmul_fused(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
                  const ty_attrs *attrs, void *workspace) {
   const ty_matmul_fused_attrs *a = reinterpret_cast<const ty_matmul_fused_attrs *>(attrs);
-  Product p = product_of(inputs, outputs[0], a->transpose_a != 0, a->transpose_b != 0);
+  Product p = product_of(inputs, outputs[0], a->transpose_a != 0, a->transpose_b != 0, PACKED);
   int next = 2;
   if (a->has_bias) p.gemm.bias = static_cast<const float *>(inputs[next++].data);
   if (a->has_residual) p.gemm.residual = static_cast<const float *>(inputs[next].data);
@@ -285,5 +297,9 @@ int matmul_fused(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
 }  // namespace
 }  // namespace TY_ISA
 
-TY_EXPORT_KERNELS(matmul, TY_KERNEL(matmul, "matmul_f32", "tiled"),
-                  TY_KERNEL(matmul_fused, "matmul_fused_f32", "tiled"))
+TY_EXPORT_KERNELS(matmul, TY_KERNEL(matmul<false>, "matmul_f32", "tiled"),
+                  TY_KERNEL(matmul<true>, "matmul_f32", "packed"),
+                  TY_KERNEL(matmul<true>, "matmul_f32", "packed_transposed"),
+                  TY_KERNEL(matmul_fused<false>, "matmul_fused_f32", "tiled"),
+                  TY_KERNEL(matmul_fused<true>, "matmul_fused_f32", "packed"),
+                  TY_KERNEL(matmul_fused<true>, "matmul_fused_f32", "packed_transposed"))

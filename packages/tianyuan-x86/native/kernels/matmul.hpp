@@ -14,12 +14,16 @@ struct Gemm {
   int64_t a_row, a_step;
   const float *b;
   int64_t b_step, b_column;
+  const float *packed;  // instead of `b`: [panel of TILE_LANES columns][k][column], or NULL
   float *c;
   int64_t c_row;
   const float *bias;      // n values, or NULL
   const float *residual;  // or NULL
   Epilogue epilogue;
 };
+
+// c = a b of one row where b is packed, without bias, residual and activation.
+void multiply_row(const Gemm &g);
 
 // Floats of workspace that gemm needs; also enough for every part of the product.
 int64_t gemm_workspace(int64_t m, int64_t n, int64_t k);

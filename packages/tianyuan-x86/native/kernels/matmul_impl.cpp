@@ -138,9 +138,12 @@ void multiply_block(const Gemm &g, const Block &block, const float *a, const flo
   t.c = acc;
   for (int64_t j = 0; j < block.cols; j += TILE_LANES) {
     const int64_t cols = least(TILE_LANES, block.cols - j);
-    const bool direct_b = !block.packed_b && cols == TILE_LANES;
-    t.b = direct_b ? g.b + block.k0 * g.b_step + block.j0 + j
-                   : (block.packed_b ? b + j * block.depth : b);
+    const bool direct_b = !g.packed && !block.packed_b && cols == TILE_LANES;
+    if (g.packed)
+      t.b = g.packed + (block.j0 + j) * g.k + block.k0 * TILE_LANES;
+    else
+      t.b = direct_b ? g.b + block.k0 * g.b_step + block.j0 + j
+                     : (block.packed_b ? b + j * block.depth : b);
     t.b_step = direct_b ? g.b_step : static_cast<int64_t>(TILE_LANES);
     t.b_next = VF;
     for (int64_t i = 0; i < block.rows; i += TILE_ROWS) {
@@ -175,6 +178,35 @@ void pack_b(float *to, const Gemm &g, const Block &block) {
 
 }  // namespace
 
+void multiply_row(const Gemm &g) {
+  for (int64_t j = 0; j < g.n; j += TILE_LANES) {
+    const float *panel = g.packed + j * g.k;
+    // Sums over every fourth k, so that additions need not wait for one another.
+    vf sums[4][2];
+#pragma GCC unroll 4
+    for (int u = 0; u < 4; ++u) sums[u][0] = sums[u][1] = vzero();
+    int64_t k = 0;
+    for (; k + 4 <= g.k; k += 4, panel += 4 * TILE_LANES) {
+#pragma GCC unroll 4
+      for (int u = 0; u < 4; ++u) {
+        const vf x = vset1(g.a[(k + u) * g.a_step]);
+        sums[u][0] = vfma(x, vload(panel + u * TILE_LANES), sums[u][0]);
+        sums[u][1] = vfma(x, vload(panel + u * TILE_LANES + VF), sums[u][1]);
+      }
+    }
+    for (; k < g.k; ++k, panel += TILE_LANES) {
+      const vf x = vset1(g.a[k * g.a_step]);
+      sums[0][0] = vfma(x, vload(panel), sums[0][0]);
+      sums[0][1] = vfma(x, vload(panel + VF), sums[0][1]);
+    }
+#pragma GCC unroll 2
+    for (int v = 0; v < 2; ++v) {
+      const vf sum = vadd(vadd(sums[0][v], sums[1][v]), vadd(sums[2][v], sums[3][v]));
+      vstore_tail(g.c + j + v * VF, sum, vtail_of(g.n - j > v * VF ? g.n - j - v * VF : 0));
+    }
+  }
+}
+
 int64_t gemm_workspace(int64_t m, int64_t n, int64_t k) {
   const int64_t depth = least(k, BLOCK_K);
   const int64_t cols = least(round_up(n, TILE_LANES), BLOCK_N);
@@ -199,7 +231,7 @@ void gemm(const Gemm &g, float *workspace) {
       block.depth = least(depth, g.k - block.k0);
       block.first = at == 0;
       block.last = at == blocks - 1;
-      pack_b(packed_b, g, block);
+      if (!g.packed) pack_b(packed_b, g, block);
       for (block.i0 = 0; block.i0 < g.m; block.i0 += BLOCK_M) {
         block.rows = least(BLOCK_M, g.m - block.i0);
         if (block.packed_a)

@@ -1,14 +1,15 @@
-"""Describe the float32 matrix products: what they cost and the workspace they pack into."""
+"""Describe the float32 matrix products: their packed layouts, cost and workspace."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
 
-from tianyuan.kernel import Call, Kernel
-from tianyuan.shapes import volume
+import numpy as np
+from tianyuan.kernel import PLAIN, Call, Kernel, Layout, Layouts
+from tianyuan.shapes import Shape, volume
 
-from .._tier import Tier
+from .._tier import LANES, Tier
 
 # Extents of the blocks that matmul_impl.cpp packs, in k, rows and columns.
 _BLOCK_K, _BLOCK_M_TILES, _BLOCK_N = 512, 12, 1024
@@ -37,7 +38,7 @@ def _workspace(lanes: int, call: Call) -> int:
     return 4 * floats * call.threads
 
 
-def _cost(lanes: int, call: Call) -> float:
+def _cost(lanes: int, packed: bool, call: Call) -> float:
     batch, m, n, k = extents(call)
     tile = 2 * lanes
     vector = m == 1 or n == 1
@@ -45,20 +46,83 @@ def _cost(lanes: int, call: Call) -> float:
     padded = n if vector else _round_up(n, lanes if n <= lanes else tile)
     flops = 2.0 * batch * m * padded * k
     moved = sum(spec.nbytes for spec in (*call.inputs, *call.outputs))
-    packed = 0 if vector else 4.0 * batch * k * (m + n)
+    copied = 0.0 if vector else 4.0 * batch * k * (m if packed else m + n)
     threads = min(call.threads, max(1.0, flops / 4e5))
-    return 3e-7 + flops / (_RATE[lanes] * threads) + (moved + packed) / _BANDWIDTH
+    # Rows of a matrix that lie far apart cost a vector product more than panels do.
+    bandwidth = _BANDWIDTH * (1.02 if packed else 1.0)
+    return 3e-7 + flops / (_RATE[lanes] * threads) + (moved + copied) / bandwidth
 
 
-def _describe(tier: Tier, family: str, op: str) -> Kernel:
+def panel_layout(lanes: int, transposed: bool) -> str:
+    """Return the name of the layout of a right operand in panels of two vectors of columns."""
+    return f"{'nk' if transposed else 'kn'}{2 * lanes}n"
+
+
+def _panel_extents(width: int, transposed: bool, shape: Shape) -> Shape:
+    n, k = shape if transposed else shape[::-1]
+    return (-(-n // width), k, width)
+
+
+def _pack_panels(width: int, transposed: bool, array: np.ndarray) -> np.ndarray:
+    rows = array if transposed else array.T
+    n, k = rows.shape
+    found = np.zeros((-(-n // width), k, width), array.dtype)
+    whole = n // width
+    found[:whole] = rows[: whole * width].reshape(whole, width, k).transpose(0, 2, 1)
+    if whole < len(found):
+        found[whole, :, : n - whole * width] = rows[whole * width :].T
+    return found
+
+
+def _unpack_panels(transposed: bool, array: np.ndarray, shape: Shape) -> np.ndarray:
+    panels, k, width = array.shape
+    rows = array.transpose(0, 2, 1).reshape(panels * width, k)
+    n = shape[0] if transposed else shape[1]
+    return np.ascontiguousarray(rows[:n] if transposed else rows[:n].T)
+
+
+def layouts() -> list[Layout]:
+    """Return the layouts of right operands, by orientation and panel width of all tiers."""
+    return [
+        Layout(
+            name=panel_layout(lanes, transposed),
+            ndim=2,
+            extents=partial(_panel_extents, 2 * lanes, transposed),
+            pack=partial(_pack_panels, 2 * lanes, transposed),
+            unpack=partial(_unpack_panels, transposed),
+        )
+        for lanes in sorted(LANES.values(), reverse=True)
+        for transposed in (False, True)
+    ]
+
+
+def _oriented(transposed: bool, call: Call) -> str | None:
+    if call.inputs[1].ndim != 2:
+        return f"serves a right operand of 2 axes, got {call.inputs[1].ndim}"
+    if bool(call.attrs.transpose_b) == transposed:
+        return None
+    return f"serves a right operand that is {'' if transposed else 'not '}transposed"
+
+
+def _describe(tier: Tier, family: str, op: str) -> list[Kernel]:
     workspace: Callable[[Call], int] = partial(_workspace, tier.lanes)
-    cost: Callable[[Call], float] = partial(_cost, tier.lanes)
-    return tier.kernel(family, "tiled", op, dtypes=("float32",), cost=cost, workspace=workspace)
+    describe = partial(tier.kernel, family, op=op, dtypes=("float32",), workspace=workspace)
+    found = [describe("tiled", cost=partial(_cost, tier.lanes, False))]
+    for transposed in (False, True):
+        panels = panel_layout(tier.lanes, transposed)
+        packed = describe(
+            "packed_transposed" if transposed else "packed",
+            cost=partial(_cost, tier.lanes, True),
+            supports=partial(_oriented, transposed),
+            layouts=Layouts((PLAIN, panels, PLAIN), (PLAIN,)),
+        )
+        found.append(packed)
+    return found
 
 
 def kernels(tier: Tier) -> list[Kernel]:
-    """Return the matrix products of a tier."""
+    """Return the matrix products of a tier; those of packed operands serve constants."""
     return [
-        _describe(tier, "matmul_f32", "matmul"),
-        _describe(tier, "matmul_fused_f32", "matmul_fused"),
+        *_describe(tier, "matmul_f32", "matmul"),
+        *_describe(tier, "matmul_fused_f32", "matmul_fused"),
     ]
