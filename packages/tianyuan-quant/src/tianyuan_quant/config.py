@@ -1,0 +1,118 @@
+"""Say which observer and fake quantiser a module gets, by preset or by pattern of its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any
+
+from tianyuan.errors import AttrError
+
+from .fake import LSQ, PACT, TQT, FakeQuantize
+from .histogram import HistogramObserver
+from .observer import ExponentialMovingAverageObserver, MinMaxObserver, PassiveObserver
+from .params import QuantMode
+
+Factory = Callable[..., Any] | None
+
+
+@dataclass(frozen=True)
+class QConfig:
+    """What weights and activations are watched and fake-quantised by.
+
+    Each field makes the object without arguments: a class, or a ``functools.partial`` of one;
+    None leaves it out.
+    """
+
+    weight_observer: Factory
+    act_observer: Factory
+    weight_fake_quant: Factory
+    act_fake_quant: Factory
+
+
+_NARROW = partial(MinMaxObserver, dtype="qint8_narrow")
+_FAKE_WEIGHT = partial(FakeQuantize, dtype="qint8_narrow")
+_FAKE = partial(FakeQuantize, dtype="qint8")
+
+min_max_fakequant_qconfig = QConfig(_NARROW, partial(MinMaxObserver, dtype="qint8"), _FAKE_WEIGHT, _FAKE)
+ema_fakequant_qconfig = QConfig(
+    _NARROW, partial(ExponentialMovingAverageObserver, dtype="qint8"), _FAKE_WEIGHT, _FAKE
+)
+ema_lowbit_fakequant_qconfig = QConfig(
+    partial(MinMaxObserver, dtype="qint4"),
+    partial(ExponentialMovingAverageObserver, dtype="quint4", mode=QuantMode.ASYMMERTIC),
+    partial(FakeQuantize, dtype="qint4"),
+    partial(FakeQuantize, dtype="quint4"),
+)
+calibration_qconfig = QConfig(_NARROW, partial(HistogramObserver, dtype="qint8"), None, None)
+tqt_qconfig = QConfig(
+    _NARROW,
+    partial(ExponentialMovingAverageObserver, dtype="qint8"),
+    partial(TQT, dtype="qint8_narrow"),
+    partial(TQT, dtype="qint8"),
+)
+lsq_qconfig = QConfig(
+    _NARROW,
+    partial(ExponentialMovingAverageObserver, dtype="qint8"),
+    partial(LSQ, dtype="qint8_narrow"),
+    partial(LSQ, dtype="qint8"),
+)
+pact_qconfig = QConfig(
+    _NARROW,
+    partial(ExponentialMovingAverageObserver, dtype="qint8"),
+    _FAKE_WEIGHT,
+    partial(PACT, dtype="qint8"),
+)
+passive_qconfig = QConfig(
+    partial(PassiveObserver, dtype="qint8_narrow"),
+    partial(PassiveObserver, dtype="qint8"),
+    _FAKE_WEIGHT,
+    _FAKE,
+)
+easyquant_qconfig = passive_qconfig
+
+# One scale per output channel of weights, unsigned activations with a zero point of their own:
+# what loses least at 8 bits.
+per_channel_fakequant_qconfig = QConfig(
+    partial(MinMaxObserver, dtype="qint8_narrow", channel_axis=0),
+    partial(ExponentialMovingAverageObserver, dtype="quint8", mode=QuantMode.ASYMMERTIC),
+    _FAKE_WEIGHT,
+    partial(FakeQuantize, dtype="quint8"),
+)
+
+# What PTQ watches by: no fake quantisation while it calibrates.
+static_qconfig = QConfig(
+    partial(MinMaxObserver, dtype="qint8_narrow", channel_axis=0),
+    partial(HistogramObserver, dtype="quint8", mode=QuantMode.ASYMMERTIC),
+    _FAKE_WEIGHT,
+    partial(FakeQuantize, dtype="quint8"),
+)
+
+QConfigs = QConfig | Mapping[str, "QConfig | None"]
+
+
+def check_patterns(qconfig: QConfigs, names: Iterable[str]) -> None:
+    """Raise AttrError, listing the patterns, where one matches no module."""
+    if isinstance(qconfig, QConfig):
+        return
+    known = list(names)
+    lost = [p for p in qconfig if not any(fnmatchcase(name, p) for name in known)]
+    if lost:
+        raise AttrError(
+            f"qconfig: no module has a name of {', '.join(map(repr, lost))}, "
+            f"expected a pattern of one of {', '.join(known[:12])}"
+            f"{' …' if len(known) > 12 else ''}"
+        )
+
+
+def config_of(qconfig: QConfigs, name: str) -> QConfig | None:
+    """Return the configuration of a module: that of the last pattern that its name matches."""
+    if isinstance(qconfig, QConfig):
+        return qconfig
+    found: QConfig | None = None
+    for pattern, given in qconfig.items():
+        if fnmatchcase(name, pattern):
+            found = given
+    return found

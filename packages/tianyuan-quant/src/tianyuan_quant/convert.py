@@ -1,0 +1,230 @@
+"""Turn a float network into its training form, and that into integers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tianyuan import Tensor
+from tianyuan.errors import AttrError
+from tianyuan.module import Module
+
+from .config import QConfig, QConfigs, check_patterns, config_of, ema_fakequant_qconfig
+from .fuse import fuse, put
+from .qat.module import QATModule
+from .registration import qat_classes, quantized_classes
+from .sites import Forward, Site, Sites, plan
+
+SITES = "quantized_values"
+
+
+def quantize_qat(
+    module: Module,
+    inplace: bool = True,
+    qconfig: QConfigs = ema_fakequant_qconfig,
+    mapping: dict[type, type] | None = None,
+    example: Any = None,
+) -> Module:
+    """Turn a float network into its training form.
+
+    Args:
+        module: the network.
+        inplace: whether it is changed itself or a copy.
+        qconfig: one configuration, or one by pattern of module names (``"layer1.*"``), where None
+            keeps modules in floats and the last pattern that matches counts.
+        mapping: further training forms by float class.
+        example: an input, or a tuple of them. With it, layers that follow each other are joined
+            and values between layers are quantised, whatever the network's ``forward`` does.
+            Without it, neighbours inside ``Sequential`` are joined, and ``QuantStub``,
+            ``Elemwise`` and ``Concat`` say what is quantised.
+
+    Raises:
+        AttrError: where the network is quantised already, or a pattern matches no module.
+    """
+    from .quantized import QuantizedModule
+
+    for name, part in module.named_modules():
+        if isinstance(part, (QATModule, QuantizedModule)):
+            raise AttrError(
+                f"quantize_qat: a module is quantised already, got {name or 'the network itself'} "
+                f"({type(part).__name__}), expected a float network"
+            )
+    check_patterns(qconfig, (name for name, _ in module.named_modules()))
+    net = module if inplace else copy.deepcopy(module)
+    examples = _examples(example)
+    fuse(net, examples)
+    net = _converted(net, qat_classes(mapping), qconfig)
+    if examples is not None and not isinstance(net, QATModule):
+        with hide_fake_quant(net):
+            sites = plan(net, examples)
+        for key, site in sites.items():
+            config = config_of(qconfig, key) or (qconfig if isinstance(qconfig, QConfig) else None)
+            site.set_qconfig(config or _any_config(qconfig))
+        table = Sites(dict(sites))
+        setattr(net, SITES, table)
+        net.forward = Forward(net, table)  # type: ignore[method-assign]
+        table.train(net.training)
+    return net
+
+
+def _any_config(qconfig: QConfigs) -> QConfig:
+    found = None if isinstance(qconfig, QConfig) else next(filter(None, qconfig.values()), None)
+    if found is None:
+        raise AttrError("quantize_qat: no pattern has a configuration, got None for all")
+    return found
+
+
+def _examples(example: Any) -> Sequence[Any] | None:
+    if example is None:
+        return None
+    given = tuple(example) if isinstance(example, (tuple, list)) else (example,)
+    return tuple(value if isinstance(value, Tensor) else Tensor(value) for value in given)
+
+
+def _converted(net: Module, classes: dict[type, type], qconfig: QConfigs) -> Module:
+    """Replace every module that has a training form and a configuration."""
+
+    def convert(module: Module, name: str) -> Module | None:
+        cls: Any = classes.get(type(module))
+        config = config_of(qconfig, name)
+        if cls is None or config is None or module.quantize_disabled:
+            return None
+        found: QATModule = cls.from_float_module(module)
+        found.set_qconfig(config)
+        return found
+
+    return _replace(net, convert)
+
+
+def _replace(net: Module, convert: Any, prefix: str = "") -> Module:
+    found = convert(net, prefix)
+    if found is not None:
+        return found  # type: ignore[no-any-return]
+    seen: dict[int, Module] = {}
+    for key, child in list(net.named_children()):
+        name = f"{prefix}.{key}" if prefix else key
+        if id(child) not in seen:
+            seen[id(child)] = _replace(child, convert, name)
+        if seen[id(child)] is not child:
+            put((net, key), seen[id(child)])
+    return net
+
+
+def quantize(
+    module: Module, inplace: bool = True, mapping: dict[type, type] | None = None
+) -> Module:
+    """Turn a network in training form into integers.
+
+    Args:
+        module: what ``quantize_qat`` returned, trained or calibrated.
+        inplace: whether it is changed itself or a copy.
+        mapping: further integer forms by class of the training form.
+
+    Raises:
+        AttrError: where it is quantised already, is no training form, or a module was never
+            watched; the message names the module. Nothing has been changed then.
+    """
+    from .quantized import QuantizedForward, QuantizedModule, QuantizedSite
+
+    parts = list(module.named_modules())
+    for name, part in parts:
+        if isinstance(part, QuantizedModule):
+            raise AttrError(
+                f"quantize: a module is quantised already, got {name or 'the network itself'} "
+                f"({type(part).__name__}), expected a network in training form"
+            )
+    if not any(isinstance(part, QATModule) for _, part in parts):
+        raise AttrError(
+            f"quantize: the network has no module in training form, got "
+            f"{type(module).__name__}, expected what quantize_qat returns"
+        )
+    classes = {**quantized_classes(mapping), Site: QuantizedSite}
+    made: dict[int, Module] = {}
+    for name, part in parts:
+        if isinstance(part, QATModule):
+            cls: Any = _form_of(part, classes, name)
+            made[id(part)] = cls.from_qat_module(part, name or type(part).__name__)
+    if not inplace:
+        # Copied after the checks; the memo makes the copy hold the integer modules.
+        net: Module = copy.deepcopy(module, {key: value for key, value in made.items()})
+    else:
+        net = _replace(module, lambda part, name: made.get(id(part)))
+    sites = getattr(net, SITES, None)
+    if sites is not None:
+        net.forward = QuantizedForward(net, sites)  # type: ignore[method-assign]
+    for part in net.modules():
+        part._training = False
+    return net
+
+
+def _form_of(part: Module, classes: dict[type, type], name: str) -> type:
+    for cls in type(part).__mro__:
+        if cls in classes:
+            return classes[cls]
+    raise AttrError(
+        f"quantize: no integer form is known for {name} ({type(part).__name__}), "
+        "see register_quantized"
+    )
+
+
+def _each(module: Module) -> Iterator[QATModule]:
+    return (part for part in module.modules() if isinstance(part, QATModule))
+
+
+def enable_observer(module: Module) -> None:
+    """Let all observers watch."""
+    for part in _each(module):
+        part.set_observer(True)
+
+
+def disable_observer(module: Module) -> None:
+    """Let no observer watch."""
+    for part in _each(module):
+        part.set_observer(False)
+
+
+def enable_fake_quant(module: Module) -> None:
+    """Let all fake quantisers act."""
+    for part in _each(module):
+        part.set_fake_quant(True)
+
+
+def disable_fake_quant(module: Module) -> None:
+    """Let no fake quantiser act."""
+    for part in _each(module):
+        part.set_fake_quant(False)
+
+
+@contextmanager
+def hide_fake_quant(module: Module) -> Iterator[None]:
+    """Compute in floats inside a block: no observer watches, no fake quantiser acts."""
+    saved = [
+        (item, item.enabled)
+        for part in _each(module)
+        for item in (
+            part.weight_observer, part.act_observer, part.weight_fake_quant, part.act_fake_quant,
+        )
+        if item is not None
+    ]  # fmt: skip
+    for item, _ in saved:
+        item.enabled = False
+    try:
+        yield
+    finally:
+        for item, enabled in saved:
+            item.enabled = enabled
+
+
+def propagate_qconfig(module: Module, qconfig: QConfig) -> None:
+    """Give every module in training form the observers of a configuration."""
+    for part in _each(module):
+        part.set_qconfig(qconfig)
+
+
+def reset_qconfig(module: Module, qconfig: QConfig, inplace: bool = True) -> Module:
+    """Give every module in training form new observers and fake quantisers."""
+    net = module if inplace else copy.deepcopy(module)
+    propagate_qconfig(net, qconfig)
+    return net

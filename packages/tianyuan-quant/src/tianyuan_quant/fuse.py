@@ -1,0 +1,139 @@
+"""Find convolutions and linear maps followed by normalisation and bounds, and join them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tianyuan.module as M
+from tianyuan.module import Module
+
+from .watch import Event, Flow, watch
+
+_CONV = {(False, ""): M.Conv2d, (True, ""): M.ConvBn2d, (False, "relu"): M.ConvRelu2d,
+         (True, "relu"): M.ConvBnRelu2d}  # fmt: skip
+_LINEAR = {(False, ""): M.Linear, (True, ""): M.LinearBn1d, (False, "relu"): M.LinearRelu,
+           (True, "relu"): M.LinearBnRelu1d}  # fmt: skip
+_NORMS = {M.Conv2d: M.BatchNorm2d, M.Linear: M.BatchNorm1d}
+_UNITS = (M.Conv2d, M.Linear, M.BatchNorm1d, M.BatchNorm2d, M.ReLU)
+
+
+def fuse(net: Module, example: Sequence[Any] | None) -> None:
+    """Join layers in place, by what flows between them where an example is given.
+
+    Parameters stay the same objects; the layers that were joined become ``Identity``. Without an
+    example, neighbours inside a ``Sequential`` are joined.
+    """
+    if example is None:
+        for module in list(net.modules()):
+            if type(module) is M.Sequential:
+                _fuse_sequence(module)
+        return
+    flow = watch(net, example, lambda module: type(module) in _UNITS)
+    places = _places(net)
+    for event in flow.events:
+        if type(event.module) in _NORMS and _count(flow, event) == 1:
+            _fuse_chain(flow, event, places)
+
+
+def _count(flow: Flow, event: Event) -> int:
+    """Return how often a module runs: one that is shared stays as it is."""
+    return sum(other.module is event.module for other in flow.events)
+
+
+Places = dict[int, tuple[Module, str]]
+
+
+def _places(net: Module) -> Places:
+    """Return where each module hangs: its parent, and its path in there."""
+    found: Places = {}
+    for parent in net.modules():
+        for key, child in parent.named_children():
+            found.setdefault(id(child), (parent, key))
+    return found
+
+
+def _fuse_chain(flow: Flow, event: Event, places: Places) -> None:
+    layer: Any = event.module
+    if id(layer) not in places or layer.quantize_disabled:
+        return
+    value, norm = event.outputs[0], None
+    after = flow.only_reader(value)
+    if after is not None and type(after.module) is _NORMS[type(layer)] and _fits(after.module):
+        if _count(flow, after) == 1 and id(after.module) in places:
+            norm, value = after.module, after.outputs[0]
+            after = flow.only_reader(value)
+    activation = ""
+    if after is not None and (type(after.module) is M.ReLU or after.kind in ("relu", "relu6")):
+        activation = "relu6" if after.kind == "relu6" else "relu"
+    if norm is None and not activation:
+        return
+    joined = join(layer, norm, activation)
+    put(places[id(layer)], joined)
+    if norm is not None:
+        put(places[id(norm)], M.Identity())
+
+
+def _fits(norm: Any) -> bool:
+    return norm.track_running_stats and norm.running_var is not None
+
+
+def join(layer: Any, norm: Any, activation: str) -> Module:
+    """Return one module for a layer, what normalises it, and what bounds it.
+
+    ``relu6`` has no class of its own; the training form takes it from the attribute ``epilogue``.
+    """
+    table = _CONV if isinstance(layer, M.Conv2d) else _LINEAR
+    kind: Any = table[(norm is not None, "relu" if activation == "relu" else "")]
+    joined: Any = kind.__new__(kind)
+    if norm is None:
+        joined.__dict__.update(vars(layer))
+    else:
+        Module.__init__(joined)
+        setattr(joined, "conv" if table is _CONV else "linear", layer)
+        joined.bn = norm
+        joined._training = layer._training
+    if activation == "relu6":
+        joined.epilogue = "relu6"
+    return joined  # type: ignore[no-any-return]
+
+
+def put(place: tuple[Module, str], new: Module) -> None:
+    """Hang a module where another hung: an attribute, or an item of a list, tuple or dict."""
+    parent, path = place
+    key, *rest = path.split(".", 1)
+    if not rest:
+        setattr(parent, key, new)
+        return
+    setattr(parent, key, _replaced(getattr(parent, key), rest[0], new))
+
+
+def _replaced(container: Any, path: str, new: Module) -> Any:
+    if isinstance(container, dict):
+        key = next(k for k in container if path == str(k) or path.startswith(f"{k}."))
+        rest = path[len(str(key)) + 1 :]
+        value = _replaced(container[key], rest, new) if rest else new
+        return type(container)({**container, key: value})
+    index, *more = path.split(".", 1)
+    items = list(container)
+    items[int(index)] = _replaced(items[int(index)], more[0], new) if more else new
+    return type(container)(items)
+
+
+def _fuse_sequence(sequence: Any) -> None:
+    keys = list(sequence.layer_keys)
+    for index, key in enumerate(keys):
+        layer = getattr(sequence, key)
+        if type(layer) not in _NORMS or layer.quantize_disabled:
+            continue
+        norm, at = None, index + 1
+        following = getattr(sequence, keys[at]) if at < len(keys) else None
+        if type(following) is _NORMS[type(layer)] and _fits(following):
+            norm, at = following, at + 1
+            following = getattr(sequence, keys[at]) if at < len(keys) else None
+        activation = "relu" if type(following) is M.ReLU else ""
+        if norm is None and not activation:
+            continue
+        setattr(sequence, key, join(layer, norm, activation))
+        if norm is not None:
+            setattr(sequence, keys[index + 1], M.Identity())

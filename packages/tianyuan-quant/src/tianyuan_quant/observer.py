@@ -1,0 +1,268 @@
+"""Decide scale and zero point from the values that pass by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tianyuan.functional as F
+from tianyuan import Tensor
+from tianyuan.errors import AttrError
+from tianyuan.module import Module
+
+from .params import QParams, QuantDtype, QuantMode, quant_dtype
+
+_FAR = float(np.finfo(np.float32).max)
+
+
+class Observer(Module):
+    """Base of what watches values; ``forward`` returns them as they are.
+
+    Args:
+        dtype: the quantised dtype to decide parameters for.
+
+    Example of one's own::
+
+        class Widest(Observer):
+            def __init__(self, dtype="qint8"):
+                super().__init__(dtype)
+                self.top = 0.0
+
+            def sideeffect_forward(self, x):
+                self.top = max(self.top, float(abs(x.numpy()).max()))
+
+            def get_qparams(self):
+                return create_qparams(dtype_meta=self.dtype, scale=self.top / 127)
+    """
+
+    def __init__(self, dtype: str | QuantDtype, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.dtype = quant_dtype(dtype)
+        self.enabled = True
+
+    @property
+    def qmin(self) -> int:
+        """The least integer."""
+        return self.dtype.qmin
+
+    @property
+    def qmax(self) -> int:
+        """The largest integer."""
+        return self.dtype.qmax
+
+    def enable(self) -> None:
+        """Watch from now on."""
+        self.enabled = True
+
+    def disable(self) -> None:
+        """Keep what has been seen."""
+        self.enabled = False
+
+    @property
+    def training(self) -> bool:
+        """Whether it trains, which it watches by."""
+        return self._training
+
+    @training.setter
+    def training(self, value: bool) -> None:
+        self._training = self.enabled = bool(value)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the input, having looked at it where enabled."""
+        if self.enabled:
+            self.sideeffect_forward(x.detach())
+        return x
+
+    def sideeffect_forward(self, x: Tensor) -> None:
+        """Take the values into account."""
+        raise NotImplementedError(f"{type(self).__name__}.sideeffect_forward: not defined")
+
+    def get_qparams(self) -> QParams:
+        """Return the parameters for what has been seen."""
+        raise NotImplementedError(f"{type(self).__name__}.get_qparams: not defined")
+
+    def check_ready(self, owner: str) -> None:
+        """Raise AttrError, naming the owner, where nothing useful has been seen."""
+
+
+class MinMaxObserver(Observer):
+    """Cover the least and the largest value ever seen.
+
+    Args:
+        mode: symmetric puts real zero in the middle of the integers.
+        eps: the least scale.
+        dtype: the quantised dtype.
+        channel_axis: gives each extent of this axis a scale of its own.
+    """
+
+    def __init__(
+        self,
+        mode: QuantMode = QuantMode.SYMMERTIC,
+        eps: float = 1e-5,
+        dtype: str | QuantDtype = "qint8",
+        channel_axis: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(dtype, **kwargs)
+        if not (np.isfinite(eps) and eps > 0):
+            raise AttrError(f"{type(self).__name__}: eps must be positive and finite, got {eps}")
+        self.mode = mode
+        self.eps = eps
+        self.channel_axis = channel_axis
+        self.min_val = Tensor(np.float32(_FAR))
+        self.max_val = Tensor(np.float32(-_FAR))
+
+    def _extremes(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        if self.channel_axis is None:
+            return F.min(x), F.max(x)
+        axes = [axis for axis in range(x.ndim) if axis != self.channel_axis]
+        return F.min(x, axis=axes), F.max(x, axis=axes)
+
+    def sideeffect_forward(self, x: Tensor) -> None:
+        """Widen the range by the values."""
+        low, high = self._extremes(x)
+        if self.min_val.shape != low.shape:
+            self.min_val = F.broadcast_to(self.min_val, low.shape)
+            self.max_val = F.broadcast_to(self.max_val, high.shape)
+        self.min_val[...] = F.minimum(self.min_val, low)
+        self.max_val[...] = F.maximum(self.max_val, high)
+
+    def get_qparams(self) -> QParams:
+        """Return scale and zero point of the range seen, at least ``eps``."""
+        return params_of_range(
+            self.min_val, self.max_val, self.mode, self.dtype, self.eps, self.channel_axis
+        )
+
+    def check_ready(self, owner: str) -> None:
+        """Raise AttrError where the observer never ran or saw numbers that are not finite."""
+        low, high = self.min_val.numpy(), self.max_val.numpy()
+        if np.any(low == np.float32(_FAR)):
+            raise AttrError(
+                f"{owner}: its observer never ran, expected training or calibration first"
+            )
+        if not (np.isfinite(low).all() and np.isfinite(high).all()):
+            raise AttrError(f"{owner}: its observer saw numbers that are not finite")
+
+
+def params_of_range(
+    low: Tensor,
+    high: Tensor,
+    mode: QuantMode,
+    dtype: QuantDtype,
+    eps: float,
+    channel_axis: int | None = None,
+) -> QParams:
+    """Return the parameters that cover [low, high] and zero, with scales of at least ``eps``."""
+    axis = -1 if channel_axis is None else channel_axis
+    low, high = F.minimum(low, 0.0), F.maximum(high, 0.0)
+    if mode is QuantMode.SYMMERTIC:
+        middle = (dtype.qmin + dtype.qmax + 1) // 2
+        scale = F.maximum(F.maximum(-low, high) / ((dtype.qmax - dtype.qmin) / 2), eps)
+        zero = F.full_like(scale, float(middle) if dtype.is_unsigned else 0.0)
+        return QParams(mode, dtype, scale, zero, axis)
+    scale = F.maximum((high - low) / float(dtype.qmax - dtype.qmin), eps)
+    zero = F.clip(dtype.qmin - F.round(low / scale), float(dtype.qmin), float(dtype.qmax))
+    return QParams(mode, dtype, scale, zero, axis)
+
+
+class ExponentialMovingAverageObserver(MinMaxObserver):
+    """Follow least and largest value of each batch by a moving average.
+
+    Args:
+        momentum: what is kept of the average; the first batch is taken as it is.
+        mode, eps, dtype, channel_axis: as for ``MinMaxObserver``.
+    """
+
+    def __init__(
+        self,
+        momentum: float = 0.9,
+        mode: QuantMode = QuantMode.SYMMERTIC,
+        eps: float = 1e-5,
+        dtype: str | QuantDtype = "qint8",
+        channel_axis: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(mode, eps, dtype, channel_axis, **kwargs)
+        self.set_momentum(momentum)
+        self.runtime_momentum = Tensor(np.float32(0.0))
+
+    def set_momentum(self, momentum: float) -> None:
+        """Set what is kept of the average.
+
+        Raises:
+            AttrError: where it is outside [0, 1).
+        """
+        if not 0 <= momentum < 1:
+            raise AttrError(f"{type(self).__name__}: momentum must be in [0, 1), got {momentum}")
+        self.momentum = float(momentum)
+
+    def sideeffect_forward(self, x: Tensor) -> None:
+        """Move the range towards the batch's."""
+        low, high = self._extremes(x)
+        if self.min_val.shape != low.shape:
+            self.min_val = F.broadcast_to(self.min_val, low.shape)
+            self.max_val = F.broadcast_to(self.max_val, high.shape)
+        kept = self.runtime_momentum * 1.0
+        # What no batch has touched yet is infinite in spirit: its share is zero.
+        old_low = F.where(kept > 0, self.min_val, F.zeros_like(self.min_val))
+        old_high = F.where(kept > 0, self.max_val, F.zeros_like(self.max_val))
+        self.min_val[...] = old_low * kept + low * (1.0 - kept)
+        self.max_val[...] = old_high * kept + high * (1.0 - kept)
+        self.runtime_momentum[...] = F.full_like(kept, self.momentum)
+
+
+class PassiveObserver(Observer):
+    """Hold parameters that somebody sets; it watches nothing."""
+
+    def __init__(self, dtype: str | QuantDtype, **kwargs: Any) -> None:
+        super().__init__(dtype, **kwargs)
+        self._qparams: QParams | None = None
+
+    def sideeffect_forward(self, x: Tensor) -> None:
+        """Look at nothing."""
+
+    @property
+    def scale(self) -> Tensor:
+        """The scale.
+
+        Raises:
+            AttrError: where nobody has set it.
+        """
+        found = self.get_qparams().scale
+        assert found is not None
+        return found
+
+    @scale.setter
+    def scale(self, value: Any) -> None:
+        array = np.asarray(value, np.float32)
+        if not (np.isfinite(array).all() and (array > 0).all()):
+            raise AttrError(f"PassiveObserver: scale must be positive and finite, got {value}")
+        old = self._qparams
+        mode = QuantMode.SYMMERTIC if old is None else old.mode
+        zero = old.zero_point if old is not None else Tensor(np.zeros_like(array))
+        axis = -1 if old is None else old.channel_axis
+        self._qparams = QParams(mode, self.dtype, Tensor(array), zero, axis)
+
+    def set_qparams(self, qparams: QParams) -> None:
+        """Take over parameters.
+
+        Raises:
+            AttrError: where they are for another dtype.
+        """
+        if qparams.dtype_meta != self.dtype:
+            raise AttrError(
+                f"PassiveObserver: parameters are for another dtype, got "
+                f"{qparams.dtype_meta.name}, expected {self.dtype.name}"
+            )
+        self._qparams = QParams(**vars(qparams))
+
+    def get_qparams(self) -> QParams:
+        """Return what was set."""
+        if self._qparams is None:
+            raise AttrError("PassiveObserver: parameters were never set, see set_qparams")
+        return self._qparams
+
+    def check_ready(self, owner: str) -> None:
+        """Raise AttrError where nobody has set parameters."""
+        if self._qparams is None:
+            raise AttrError(f"{owner}: parameters of its passive observer were never set")

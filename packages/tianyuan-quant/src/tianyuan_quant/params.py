@@ -1,0 +1,160 @@
+"""Name the quantised dtypes, and hold the scale and zero point that a value is quantised by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from tianyuan import Tensor
+from tianyuan.errors import AttrError, DTypeError
+from tianyuan.ops.quantized_rules import is_factor
+
+
+class QuantMode(Enum):
+    """Whether real zero lies in the middle of the integers; spelt as in MegEngine."""
+
+    SYMMERTIC = 1
+    ASYMMERTIC = 2
+    SYMMETRIC = 1
+    ASYMMETRIC = 2
+
+
+@dataclass(frozen=True)
+class QuantDtype:
+    """A range of integers and the dtype that stores them."""
+
+    name: str
+    storage: str
+    qmin: int
+    qmax: int
+
+    @property
+    def is_unsigned(self) -> bool:
+        return self.qmin >= 0
+
+
+_DTYPES = {
+    found.name: found
+    for found in (
+        QuantDtype("qint8", "int8", -128, 127),
+        QuantDtype("qint8_narrow", "int8", -127, 127),
+        QuantDtype("quint8", "uint8", 0, 255),
+        QuantDtype("qint4", "int8", -8, 7),
+        QuantDtype("quint4", "uint8", 0, 15),
+        QuantDtype("qint2", "int8", -2, 1),
+        QuantDtype("qint32", "int32", -(2**31), 2**31 - 1),
+    )
+}
+
+
+def quant_dtype(dtype: str | QuantDtype) -> QuantDtype:
+    """Return the quantised dtype of a name.
+
+    Raises:
+        DTypeError: where there is none.
+    """
+    if isinstance(dtype, QuantDtype):
+        return dtype
+    if dtype not in _DTYPES:
+        raise DTypeError(
+            f"quant_dtype: unknown name, got {dtype!r}, expected one of {', '.join(_DTYPES)}"
+        )
+    return _DTYPES[dtype]
+
+
+@dataclass
+class QParams:
+    """How a value is quantised: real = scale * (q - zero_point).
+
+    Attributes:
+        scale: float32 tensor, 0-d or one per channel; None until it is known.
+        zero_point: float32 tensor of whole numbers of the same shape.
+        channel_axis: the axis that scales go along, -1 for one scale.
+    """
+
+    mode: QuantMode
+    dtype_meta: QuantDtype
+    scale: Tensor | None = None
+    zero_point: Tensor | None = None
+    channel_axis: int = -1
+
+    def update(self, qparams: QParams) -> None:
+        """Take over the values of other parameters."""
+        for key, value in vars(qparams).items():
+            setattr(self, key, value)
+
+    def host(self, owner: str) -> HostParams:
+        """Return the parameters as Python numbers.
+
+        Raises:
+            AttrError: where they are not known, or a scale is not positive and finite.
+        """
+        if self.scale is None or self.zero_point is None:
+            raise AttrError(f"{owner}: quantisation parameters are not known, run the observer")
+        scales = tuple(float(s) for s in self.scale.numpy().reshape(-1).astype(np.float32))
+        zeros = tuple(int(z) for z in np.rint(self.zero_point.numpy().reshape(-1)))
+        for scale in scales:
+            if not is_factor(scale):
+                raise AttrError(
+                    f"{owner}: a scale is wrong, got {scale}, expected a positive float32; was "
+                    "it calibrated with numbers that are not finite?"
+                )
+        if len(zeros) != len(scales):
+            zeros = zeros * len(scales)
+        axis = self.channel_axis if len(scales) > 1 else -1
+        return HostParams(scales, zeros, axis, self.dtype_meta)
+
+
+@dataclass(frozen=True)
+class HostParams:
+    """Quantisation parameters as Python numbers."""
+
+    scales: tuple[float, ...]
+    zero_points: tuple[int, ...]
+    axis: int
+    dtype: QuantDtype
+
+    def stored(self, array: np.ndarray) -> np.ndarray:
+        """Quantise an array."""
+        shape = [1] * array.ndim
+        if self.axis >= 0:
+            shape[self.axis] = -1
+        scale = np.array(self.scales, np.float32).reshape(shape if self.axis >= 0 else ())
+        zero = np.array(self.zero_points, np.float64).reshape(shape if self.axis >= 0 else ())
+        found = np.rint((array.astype(np.float32) / scale).astype(np.float64)) + zero
+        return np.clip(found, self.dtype.qmin, self.dtype.qmax).astype(self.dtype.storage)
+
+    def form(self, lower: float = -np.inf, upper: float = np.inf) -> dict[str, Any]:
+        """Return the attributes that end quantised ops, with real bounds taken in."""
+        scale, zero = np.float32(self.scales[0]), self.zero_points[0]
+        low, high = (
+            int(np.clip(np.rint(np.float64(np.float32(b) / scale)) + zero,
+                        self.dtype.qmin, self.dtype.qmax))
+            for b in (lower, upper)
+        )  # fmt: skip
+        return {
+            "scale": self.scales[0],
+            "zero_point": zero,
+            "dtype": self.dtype.storage,
+            "lower": low,
+            "upper": high,
+        }
+
+
+def create_qparams(
+    mode: QuantMode = QuantMode.SYMMERTIC,
+    dtype_meta: str | QuantDtype = "qint8",
+    scale: Any = None,
+    zero_point: Any = None,
+) -> QParams:
+    """Return quantisation parameters from numbers or tensors."""
+
+    def tensor(value: Any) -> Tensor | None:
+        return value if value is None or isinstance(value, Tensor) else Tensor(value, "float32")
+
+    zero = tensor(0.0 if zero_point is None and scale is not None else zero_point)
+    found = tensor(scale)
+    axis = 0 if found is not None and found.size > 1 else -1
+    return QParams(mode, quant_dtype(dtype_meta), found, zero, axis)

@@ -1,0 +1,153 @@
+"""Decide what every module in training form can do: watch and fake-quantise what it computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tianyuan import Tensor
+from tianyuan.imperative.state import state
+from tianyuan.module import Module
+
+from ..config import QConfig
+from ..fake import FakeQuantize
+from ..observer import Observer
+from ..params import HostParams, QParams, QuantDtype
+
+
+class QATModule(Module):
+    """A module that feels quantisation while it trains.
+
+    A subclass computes with ``apply_quant_weight`` and ``apply_quant_activation`` in ``forward``;
+    ``with_weight`` and ``with_act`` say what it has.
+    """
+
+    with_weight = True
+    with_act = True
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._init_quantisation()
+
+    def _init_quantisation(self) -> None:
+        self.weight_observer: Observer | None = None
+        self.act_observer: Observer | None = None
+        self.weight_fake_quant: FakeQuantize | None = None
+        self.act_fake_quant: FakeQuantize | None = None
+
+    @classmethod
+    def from_float_module(cls, float_module: Module) -> QATModule:
+        """Return the training form of a module; it shares parameters and children."""
+        found = cls.__new__(cls)
+        found.__dict__.update(vars(float_module))
+        found._init_quantisation()
+        return found
+
+    def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Run as one unit: what surrounds a network's ops does not look inside."""
+        outer = state.interceptor
+        state.interceptor = None
+        try:
+            outputs = super().__call__(*inputs, **kwargs)
+        finally:
+            state.interceptor = outer
+        note = getattr(outer, "note_module", None)
+        if note is not None:
+            note(self, inputs, outputs)
+        return outputs
+
+    # Configuration.
+
+    def set_qconfig(self, qconfig: QConfig) -> None:
+        """Take observers and fake quantisers of a configuration."""
+
+        def make(factory: Any, wanted: bool) -> Any:
+            return factory() if factory is not None and wanted else None
+
+        self.weight_observer = make(qconfig.weight_observer, self.with_weight)
+        self.act_observer = make(qconfig.act_observer, self.with_act)
+        self.weight_fake_quant = make(qconfig.weight_fake_quant, self.with_weight)
+        self.act_fake_quant = make(qconfig.act_fake_quant, self.with_act)
+        if not self.training:
+            self.set_observer(False)
+
+    def set_observer(self, enable: bool) -> None:
+        """Let the observers watch or not."""
+        for observer in (self.weight_observer, self.act_observer):
+            if observer is not None:
+                observer.enable() if enable else observer.disable()
+
+    def set_fake_quant(self, enable: bool) -> None:
+        """Let the fake quantisers act or not."""
+        for fake in (self.weight_fake_quant, self.act_fake_quant):
+            if fake is not None:
+                fake.enable() if enable else fake.disable()
+
+    # What forward uses.
+
+    def _applied(self, target: Tensor, observer: Any, fake: FakeQuantize | None) -> Tensor:
+        if observer is not None:
+            target = observer(target)
+        if fake is None or not fake.enabled:
+            return target
+        result: Tensor = fake(target, None if observer is None else observer.get_qparams())
+        return result
+
+    def apply_quant_weight(self, target: Tensor) -> Tensor:
+        """Watch and fake-quantise a weight."""
+        return self._applied(target, self.weight_observer, self.weight_fake_quant)
+
+    def apply_quant_activation(self, target: Tensor) -> Tensor:
+        """Watch and fake-quantise a result."""
+        return self._applied(target, self.act_observer, self.act_fake_quant)
+
+    def apply_quant_bias(self, target: Tensor | None, inp: Any, w_qat: Any) -> Tensor | None:
+        """Return the bias: it is kept in 32 bits, finer than anything it is added to."""
+        return target
+
+    # What conversion asks.
+
+    def get_weight_dtype(self) -> QuantDtype | None:
+        """Return the quantised dtype of the weight, or None."""
+        return None if self.weight_observer is None else self.weight_observer.dtype
+
+    def get_activation_dtype(self) -> QuantDtype | None:
+        """Return the quantised dtype of the result, or None."""
+        return None if self.act_observer is None else self.act_observer.dtype
+
+    def get_weight_qparams(self) -> QParams | None:
+        """Return the parameters of the weight, or None."""
+        return _qparams(self.weight_observer, self.weight_fake_quant)
+
+    def get_activation_qparams(self) -> QParams | None:
+        """Return the parameters of the result, or None."""
+        return _qparams(self.act_observer, self.act_fake_quant)
+
+    def host_activation(self, owner: str) -> HostParams:
+        """Return the result's parameters as numbers.
+
+        Raises:
+            AttrError: naming the module, where they are not known or not usable.
+        """
+        return _host(owner, self.act_observer, self.act_fake_quant)
+
+    def host_weight(self, owner: str) -> HostParams:
+        """Return the weight's parameters as numbers, as ``host_activation``."""
+        return _host(f"{owner} (weight)", self.weight_observer, self.weight_fake_quant)
+
+
+def _learned(fake: FakeQuantize | None) -> Any:
+    return fake if hasattr(fake, "get_qparams") else None
+
+
+def _qparams(observer: Any, fake: FakeQuantize | None) -> QParams | None:
+    source = _learned(fake) or observer
+    return None if source is None else source.get_qparams()
+
+
+def _host(owner: str, observer: Any, fake: FakeQuantize | None) -> HostParams:
+    if observer is not None:
+        observer.check_ready(owner)
+    found = _qparams(observer, fake)
+    if found is None:
+        found = QParams(None, None)  # type: ignore[arg-type]
+    return found.host(owner)

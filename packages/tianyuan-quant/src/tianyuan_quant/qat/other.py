@@ -1,0 +1,75 @@
+"""Train what has no weight of its own: stubs, elementwise functions, joining; batched products."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import tianyuan.functional as F
+import tianyuan.module as M
+from tianyuan import Tensor
+
+from ..registration import register_qat
+from .module import QATModule
+
+
+@register_qat(M.QuantStub)
+class QuantStub(QATModule, M.QuantStub):
+    """Quantise what enters a network."""
+
+    with_weight = False
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """Return the input, watched and fake-quantised."""
+        return self.apply_quant_activation(inp)
+
+
+@register_qat(M.DequantStub)
+class DequantStub(QATModule, M.DequantStub):
+    """Leave the quantised part of a network."""
+
+    with_weight = False
+    with_act = False
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """Return the input."""
+        return inp
+
+
+@register_qat(M.Elemwise)
+class Elemwise(QATModule, M.Elemwise):
+    """An elementwise function whose result is quantised."""
+
+    with_weight = False
+
+    def forward(self, *inps: Tensor) -> Tensor:
+        """Return the function of the inputs, watched and fake-quantised."""
+        return self.apply_quant_activation(M.Elemwise.forward(self, *inps))
+
+
+@register_qat(M.Concat)
+class Concat(QATModule, M.Concat):
+    """Joined tensors, brought to one scale."""
+
+    with_weight = False
+
+    def forward(self, inps: Iterable[Tensor], axis: int = 0) -> Tensor:
+        """Return the tensors joined along an axis, watched and fake-quantised."""
+        return self.apply_quant_activation(F.concat(list(inps), axis))
+
+
+@register_qat(M.BatchMatMulActivation)
+class BatchMatMulActivation(QATModule, M.BatchMatMulActivation):
+    """One matrix for each item of a batch, quantised."""
+
+    nonlinear_mode: str
+    weight: Any
+    bias: Any
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the product, watched and fake-quantised."""
+        y = F.matmul(self.apply_quant_weight(self.weight), x)
+        if self.bias is not None:
+            y = y + self.bias
+        y = F.nn.relu(y) if self.nonlinear_mode == "relu" else y
+        return self.apply_quant_activation(y)

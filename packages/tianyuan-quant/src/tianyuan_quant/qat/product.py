@@ -1,0 +1,253 @@
+"""Train convolutions and linear maps as their integer forms will compute them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tianyuan.functional as F
+import tianyuan.module as M
+from tianyuan import Tensor
+
+from ..registration import register_qat
+from .module import QATModule
+
+# A channel whose scale is smaller than this is scaled by this instead, and back again.
+_LEAST_FACTOR = 1e-8
+BOUNDS = {"identity": (-float("inf"), float("inf")), "relu": (0.0, float("inf")), "relu6": (0.0, 6.0)}
+
+
+def activate(x: Tensor, epilogue: str) -> Tensor:
+    """Apply what only bounds a result."""
+    if epilogue == "identity":
+        return x
+    result: Tensor = F.nn.relu(x) if epilogue == "relu" else F.nn.relu6(x)
+    return result
+
+
+class QATProduct(QATModule):
+    """Base of layers with a weight: product, batch normalisation folded in, bound, quantised.
+
+    In training the weight is quantised as the running statistics scale it, and the batch's
+    statistics normalise what comes out (R. Krishnamoorthi, Quantizing deep convolutional networks
+    for efficient inference, 2018, section 3.2.2).
+    """
+
+    epilogue = "identity"
+    folds = True
+
+    def layer(self) -> Any:
+        """Return the float module that holds weight and bias."""
+        return self
+
+    def norm(self) -> Any:
+        """Return the batch normalisation, or None."""
+        return None
+
+    def calc(self, inp: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Compute the product with another weight and bias."""
+        raise NotImplementedError
+
+    def plain_weight(self) -> Tensor:
+        """Return the weight with output channels first."""
+        weight: Tensor = self.layer().weight
+        return weight
+
+    def channels(self, values: Tensor) -> Tensor:
+        """Shape one value per output channel to meet results."""
+        raise NotImplementedError
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """Return what the float module does, as quantised weights and results give it."""
+        norm = self.norm()
+        if norm is None or not self.folds:
+            weight = self.apply_quant_weight(self.plain_weight())
+            y = self.calc(inp, weight, self.flat_bias())
+            y = y if norm is None else norm(y)
+        elif norm.training and not norm.freeze:
+            y = self._normalised(inp, norm)
+        else:
+            weight, bias = self.folded()
+            y = self.calc(inp, self.apply_quant_weight(weight), bias)
+        return self.apply_quant_activation(activate(y, self.epilogue))
+
+    def flat_bias(self) -> Tensor | None:
+        """Return the bias as (channels,), or None."""
+        bias = self.layer().bias
+        return None if bias is None else F.reshape(bias, (-1,))
+
+    def _factor(self) -> Tensor:
+        """Return what batch normalisation multiplies each output channel by."""
+        norm = self.norm()
+        spread = F.sqrt(norm.running_var + norm.eps)
+        factor = 1.0 / spread if norm.weight is None else norm.weight / spread
+        factor = F.reshape(factor, (-1,))
+        tiny = F.less(F.abs(factor), _LEAST_FACTOR)
+        return F.where(tiny, F.full_like(factor, _LEAST_FACTOR), factor)
+
+    def _scaled_weight(self, factor: Tensor) -> Tensor:
+        weight = self.plain_weight()
+        return weight * F.reshape(factor, (-1, *(1,) * (weight.ndim - 1)))
+
+    def _normalised(self, inp: Tensor, norm: Any) -> Tensor:
+        factor = self._factor()
+        weight = self.apply_quant_weight(self._scaled_weight(factor))
+        y = self.calc(inp, weight, None) / self.channels(factor)
+        bias = self.flat_bias()
+        result: Tensor = norm(y if bias is None else y + self.channels(bias))
+        return result
+
+    def folded(self) -> tuple[Tensor, Tensor | None]:
+        """Return weight and bias with the running statistics folded in, before quantisation."""
+        norm, bias = self.norm(), self.flat_bias()
+        if norm is None or not self.folds:
+            return self.plain_weight(), bias
+        factor, mean = self._factor(), F.reshape(norm.running_mean, (-1,))
+        shift = -mean if bias is None else bias - mean
+        shift = shift * factor
+        if norm.bias is not None:
+            shift = shift + F.reshape(norm.bias, (-1,))
+        return self._scaled_weight(factor), shift
+
+
+class _Convolution(QATProduct):
+    def plain_weight(self) -> Tensor:
+        weight: Tensor = self.layer().weight
+        if weight.ndim == 5:
+            groups, outputs = weight.shape[:2]
+            weight = F.reshape(weight, (groups * outputs, *weight.shape[2:]))
+        return weight
+
+    def channels(self, values: Tensor) -> Tensor:
+        return F.reshape(values, (1, -1, 1, 1))
+
+    def calc(self, inp: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        result: Tensor = self.layer().calc_conv(inp, weight, bias)
+        return result
+
+
+class _LinearMap(QATProduct):
+    def channels(self, values: Tensor) -> Tensor:
+        return values
+
+    def calc(self, inp: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        result: Tensor = F.nn.linear(inp, weight, bias)
+        return result
+
+
+class _Transposed(QATProduct):
+    folds = False
+
+    def calc(self, inp: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        own = self.layer()
+        if bias is not None:
+            bias = F.reshape(bias, (1, -1, 1, 1))
+        result: Tensor = F.nn.conv_transpose2d(
+            inp, weight, bias, own.stride, own.padding, own.output_padding, own.dilation,
+            own.groups,
+        )  # fmt: skip
+        return result
+
+
+class _WithConv:
+    conv: Any
+    bn: Any
+
+    def layer(self) -> Any:
+        return self.conv
+
+    def norm(self) -> Any:
+        return self.bn
+
+
+class _WithLinear:
+    linear: Any
+    bn: Any
+
+    def layer(self) -> Any:
+        return self.linear
+
+    def norm(self) -> Any:
+        return self.bn
+
+
+class _WithTransposed:
+    conv_transpose: Any
+    bn: Any
+
+    def layer(self) -> Any:
+        return self.conv_transpose
+
+    def norm(self) -> Any:
+        return self.bn
+
+
+@register_qat(M.Conv2d)
+class Conv2d(_Convolution, M.Conv2d):
+    """``Conv2d`` in training form."""
+
+
+@register_qat(M.ConvRelu2d)
+class ConvRelu2d(_Convolution, M.ConvRelu2d):
+    """``ConvRelu2d`` in training form."""
+
+    epilogue = "relu"
+
+
+@register_qat(M.ConvBn2d)
+class ConvBn2d(_WithConv, _Convolution, M.ConvBn2d):
+    """``ConvBn2d`` in training form."""
+
+
+@register_qat(M.ConvBnRelu2d)
+class ConvBnRelu2d(_WithConv, _Convolution, M.ConvBnRelu2d):
+    """``ConvBnRelu2d`` in training form."""
+
+    epilogue = "relu"
+
+
+@register_qat(M.Linear)
+class Linear(_LinearMap, M.Linear):
+    """``Linear`` in training form."""
+
+
+@register_qat(M.LinearRelu)
+class LinearRelu(_LinearMap, M.LinearRelu):
+    """``LinearRelu`` in training form."""
+
+    epilogue = "relu"
+
+
+@register_qat(M.LinearBn1d)
+class LinearBn1d(_WithLinear, _LinearMap, M.LinearBn1d):
+    """``LinearBn1d`` in training form."""
+
+
+@register_qat(M.LinearBnRelu1d)
+class LinearBnRelu1d(_WithLinear, _LinearMap, M.LinearBnRelu1d):
+    """``LinearBnRelu1d`` in training form."""
+
+    epilogue = "relu"
+
+
+@register_qat(M.ConvTranspose2d)
+class ConvTranspose2d(_Transposed, M.ConvTranspose2d):
+    """``ConvTranspose2d`` in training form."""
+
+
+@register_qat(M.ConvTransposeRelu2d)
+class ConvTransposeRelu2d(_Transposed, M.ConvTransposeRelu2d):
+    """``ConvTransposeRelu2d`` in training form."""
+
+    epilogue = "relu"
+
+
+@register_qat(M.ConvTransposeBn2d)
+class ConvTransposeBn2d(_WithTransposed, _Transposed, M.ConvTransposeBn2d):
+    """``ConvTransposeBn2d`` in training form."""
+
+
+@register_qat(M.ConvTransposeBnRelu2d)
+class ConvTransposeBnRelu2d(_WithTransposed, _Transposed, M.ConvTransposeBnRelu2d):
+    """``ConvTransposeBnRelu2d`` in training form."""
+
+    epilogue = "relu"

@@ -1,0 +1,51 @@
+"""Modules of integers, reached as ``tianyuan.module.quantized``."""
+
+from .module import QuantizedModule
+from .other import (
+    Concat,
+    DequantStub,
+    Elemwise,
+    QuantizedForward,
+    QuantizedSite,
+    QuantStub,
+)
+from .product import (
+    BatchMatMulActivation,
+    Conv2d,
+    ConvBn2d,
+    ConvBnRelu2d,
+    ConvRelu2d,
+    ConvTranspose2d,
+    ConvTransposeBn2d,
+    ConvTransposeBnRelu2d,
+    ConvTransposeRelu2d,
+    Linear,
+    LinearBn1d,
+    LinearBnRelu1d,
+    LinearRelu,
+    QuantizedProduct,
+)
+
+__all__ = [
+    "BatchMatMulActivation",
+    "Concat",
+    "Conv2d",
+    "ConvBn2d",
+    "ConvBnRelu2d",
+    "ConvRelu2d",
+    "ConvTranspose2d",
+    "ConvTransposeBn2d",
+    "ConvTransposeBnRelu2d",
+    "ConvTransposeRelu2d",
+    "DequantStub",
+    "Elemwise",
+    "Linear",
+    "LinearBn1d",
+    "LinearBnRelu1d",
+    "LinearRelu",
+    "QuantStub",
+    "QuantizedForward",
+    "QuantizedModule",
+    "QuantizedProduct",
+    "QuantizedSite",
+]

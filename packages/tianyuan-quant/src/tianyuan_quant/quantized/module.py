@@ -1,0 +1,106 @@
+"""Decide what every module of integers can do: take and give quantised tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tianyuan import Tensor, registry
+from tianyuan.errors import AttrError
+from tianyuan.imperative.state import state
+from tianyuan.module import Module
+from tianyuan.op import QuantParams
+
+from ..params import HostParams
+from ..watch import run_op
+
+
+class QuantizedModule(Module):
+    """A module that computes with integers; it does not train."""
+
+    def __init__(self, owner: str = "") -> None:
+        super().__init__()
+        self._training = False
+        self.owner = owner or type(self).__name__
+
+    @classmethod
+    def from_qat_module(cls, qat_module: Any, owner: str = "") -> QuantizedModule:
+        """Return the integer form of a module in training form."""
+        raise NotImplementedError(f"{cls.__name__}.from_qat_module: not defined")
+
+    @property
+    def training(self) -> bool:
+        """False: integers do not train."""
+        return False
+
+    @training.setter
+    def training(self, value: bool) -> None:
+        if value:
+            raise AttrError(
+                f"{self.owner}: a quantised module cannot train, expected the training form that "
+                "quantize_qat returns"
+            )
+
+    def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Run as one unit: what surrounds a network's ops does not look inside."""
+        outer, state.interceptor = state.interceptor, None
+        try:
+            return super().__call__(*inputs, **kwargs)
+        finally:
+            state.interceptor = outer
+
+    def quantised(self, x: Tensor) -> QuantParams:
+        """Return how an input is quantised.
+
+        Raises:
+            AttrError: where it is not, naming this module.
+        """
+        quant = source_of(x).qparams
+        if quant is None or quant.axis >= 0:
+            raise AttrError(
+                f"{self.owner}: its input is not quantised, got {x.dtype.name}; expected a "
+                "QuantStub in front of it, or an example given to quantize_qat"
+            )
+        return quant
+
+
+def emit(name: str, *inputs: Tensor, **attrs: Any) -> Tensor:
+    """Apply an op by its name, as if nobody intercepted."""
+    op = registry.get_op(name)
+    result: Tensor = run_op(op, inputs, op.attrs(**attrs))
+    return result
+
+
+def quantise(x: Tensor, params: HostParams) -> Tensor:
+    """Quantise floats; bounds of a narrow dtype are kept."""
+    q = emit(
+        "quantize",
+        x,
+        scales=params.scales,
+        zero_points=params.zero_points,
+        axis=params.axis,
+        dtype=params.dtype.storage,
+    )
+    form = params.form()
+    info = np.iinfo(params.dtype.storage)
+    if (form["lower"], form["upper"]) == (info.min, info.max):
+        return q
+    return emit("requantize", q, x_zero_point=params.zero_points[0], multiplier=1.0, **form)
+
+
+def source_of(x: Tensor) -> Tensor:
+    """Return the quantised tensor that floats were made from, or the tensor itself."""
+    found: Tensor = getattr(x, "_quantised", x)
+    return found
+
+
+def dequantise(x: Tensor) -> Tensor:
+    """Return the numbers that a quantised tensor stands for; they remember it."""
+    quant = x.qparams
+    if quant is None:
+        return x
+    found = emit(
+        "dequantize", x, scales=quant.scales, zero_points=quant.zero_points, axis=quant.axis
+    )
+    found._quantised = x  # type: ignore[attr-defined]
+    return found

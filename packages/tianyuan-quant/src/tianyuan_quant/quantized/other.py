@@ -1,0 +1,250 @@
+"""Compute in integers what stands between layers, and let a network's own ops meet integers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import tianyuan.functional as F
+import tianyuan.module as M
+from tianyuan import Tensor
+from tianyuan.jit.pytree import flatten, unflatten
+from tianyuan.ops import quantized_rules as rules
+
+from .. import qat
+from ..params import HostParams
+from ..qat.product import BOUNDS, activate
+from ..registration import register_quantized
+from ..sites import Forward, Run
+from ..watch import MOVES, run_op
+from .module import QuantizedModule, dequantise, emit, quantise, source_of
+
+
+def _per_tensor(values: Sequence[Any]) -> list[Tensor] | None:
+    """Return the quantised tensors behind operands, or None where one has none."""
+    sources = [source_of(value) for value in values]
+    known = [s for s in sources if s.qparams is not None and s.qparams.axis < 0]
+    return known if len(known) == len(sources) else None
+
+
+def add(values: Sequence[Tensor], result: HostParams, epilogue: str) -> Tensor:
+    """Add two quantised tensors."""
+    a, b = (value.qparams for value in values)
+    assert a is not None
+    assert b is not None
+    scale = result.scales[0]
+    return emit(
+        "add_quantized",
+        *values,
+        a_zero_point=a.zero_points[0],
+        b_zero_point=b.zero_points[0],
+        a_multiplier=rules.multiplier(a.scales[0], scale),
+        b_multiplier=rules.multiplier(b.scales[0], scale),
+        **result.form(*BOUNDS[epilogue]),
+    )
+
+
+def concat(values: Sequence[Tensor], axis: int, result: HostParams, epilogue: str) -> Tensor:
+    """Join quantised tensors, each brought to the result's scale."""
+    params = [value.qparams for value in values]
+    known = [p for p in params if p is not None]
+    return emit(
+        "concat_quantized",
+        *values,
+        axis=axis,
+        x_zero_points=tuple(p.zero_points[0] for p in known),
+        multipliers=tuple(rules.multiplier(p.scales[0], result.scales[0]) for p in known),
+        **result.form(*BOUNDS[epilogue]),
+    )
+
+
+def _average(x: Tensor, name: str, places: dict[str, Any], result: HostParams, epi: str) -> Tensor:
+    quant = x.qparams
+    assert quant is not None
+    return emit(
+        name,
+        x,
+        **places,
+        x_zero_point=quant.zero_points[0],
+        multiplier=rules.multiplier(quant.scales[0], result.scales[0]),
+        **result.form(*BOUNDS[epi]),
+    )
+
+
+class QuantizedSite(QuantizedModule):
+    """One op between layers, in integers where it has such a form."""
+
+    def __init__(self, owner: str, result: HostParams, epilogue: str) -> None:
+        super().__init__(owner)
+        self.result, self.epilogue = result, epilogue
+
+    @classmethod
+    def from_qat_module(cls, qat_module: Any, owner: str = "") -> QuantizedModule:
+        """Return the integer form of a place in training form."""
+        return cls(owner, qat_module.host_activation(owner), qat_module.epilogue)
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """Quantise floats."""
+        return quantise(activate(dequantise(inp), self.epilogue), self.result)
+
+    def run(self, op: Any, operands: Sequence[Any], attrs: Any) -> Tensor:
+        """Compute an op of the network and quantise its result."""
+        found = self._integers(op, operands, attrs)
+        if found is not None:
+            return found
+        result: Tensor = self(run_op(op, [dequantise(x) for x in operands], attrs))
+        return result
+
+    def _integers(self, op: Any, operands: Sequence[Any], attrs: Any) -> Tensor | None:
+        values = _per_tensor(operands)
+        if values is None:
+            return None
+        x, form = values[0], (self.result, self.epilogue)
+        if op.name == "add":
+            return add(values, *form)
+        if op.name == "concat":
+            return concat(values, attrs.axis, *form)
+        if op.name == "avg_pool2d":
+            return _average(x, "avg_pool2d_quantized", dict(vars(attrs)), *form)
+        if op.name == "adaptive_avg_pool2d":
+            return _average(x, "adaptive_avg_pool2d_quantized", {"size": attrs.size}, *form)
+        if op.name == "mean" and x.ndim == 4 and attrs.axes == (2, 3):
+            y = _average(x, "adaptive_avg_pool2d_quantized", {"size": (1, 1)}, *form)
+            return y if attrs.keepdims else y.reshape(y.shape[0], y.shape[1])
+        return None
+
+
+class QuantizedRun(Run):
+    """The interceptor of one call of a network in integers."""
+
+    def plain(self, op: Any, operands: Sequence[Any], attrs: Any) -> Any:
+        """Move integers as they are; give any other op the numbers that they stand for."""
+        x = source_of(operands[0]) if operands else None
+        if x is None or x.qparams is None:
+            return run_op(op, [dequantise(value) for value in operands], attrs)
+        if op.name in MOVES:
+            return run_op(op, [x], attrs)
+        if op.name in ("relu", "relu6"):
+            return _bounded(x, op.name)
+        if op.name == "cast":
+            return dequantise(x)
+        return run_op(op, [dequantise(value) for value in operands], attrs)
+
+    def placed(self, site: Any, op: Any, operands: Sequence[Any], attrs: Any) -> Any:
+        """Run an op in integers where it has such a form."""
+        return site.run(op, operands, attrs)
+
+    def unit_inputs(self, inputs: Any) -> Any:
+        """Give a unit numbers."""
+        return tuple(dequantise(x) if isinstance(x, Tensor) else x for x in inputs)
+
+
+def _bounded(x: Tensor, name: str) -> Tensor:
+    """Bound integers, which passes drop where they are bounded already."""
+    quant = x.qparams
+    assert quant is not None
+    low, high = rules.quant_range(x.dtype.name)
+    zero, (lower, upper) = quant.zero_points[0], BOUNDS[name]
+    top = high if upper == float("inf") else min(high, zero + round(upper / quant.scales[0]))
+    return emit(
+        "requantize", x, x_zero_point=zero, multiplier=1.0, scale=quant.scales[0], zero_point=zero,
+        dtype=x.dtype.name, lower=max(low, zero + int(lower)), upper=top,
+    )  # fmt: skip
+
+
+class QuantizedForward(Forward):
+    """A network's forward in integers; floats come in and go out."""
+
+    def run(self) -> Run:
+        """Return the interceptor of one call."""
+        return QuantizedRun(self)
+
+    def leave(self, outputs: Any) -> Any:
+        """Return numbers, not integers."""
+        leaves, structure = flatten(outputs, lambda item: isinstance(item, Tensor))
+        return unflatten(structure, [dequantise(leaf) for leaf in leaves])
+
+
+@register_quantized(qat.QuantStub)
+class QuantStub(QuantizedSite):
+    """Quantise what enters a network."""
+
+    @classmethod
+    def from_qat_module(cls, qat_module: Any, owner: str = "") -> QuantizedModule:
+        """Return the integer form of a stub in training form."""
+        return cls(owner, qat_module.host_activation(owner), "identity")
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """Quantise floats."""
+        return quantise(inp, self.result)
+
+
+@register_quantized(qat.DequantStub)
+class DequantStub(QuantizedModule):
+    """Return the numbers that integers stand for."""
+
+    @classmethod
+    def from_qat_module(cls, qat_module: Any, owner: str = "") -> QuantizedModule:
+        """Return the integer form of a stub in training form."""
+        return cls(owner)
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """Return float32 numbers."""
+        return dequantise(inp)
+
+
+@register_quantized(qat.Elemwise)
+class Elemwise(QuantizedModule):
+    """An elementwise function of quantised tensors; sums in integers, others in floats."""
+
+    def __init__(self, owner: str, result: HostParams, method: str) -> None:
+        super().__init__(owner)
+        self.result, self.method = result, method
+        self._function = _Function(method)
+
+    @classmethod
+    def from_qat_module(cls, qat_module: Any, owner: str = "") -> QuantizedModule:
+        """Return the integer form of a function in training form."""
+        return cls(owner, qat_module.host_activation(owner), qat_module.method)
+
+    def forward(self, *inps: Tensor) -> Tensor:
+        """Return the quantised function of the inputs."""
+        values, name = _per_tensor(inps), self.method.lower()
+        if values is not None and len(values) == 2 and name in ("add", "fuse_add_relu"):
+            return add(values, self.result, "relu" if name == "fuse_add_relu" else "identity")
+        floats = [dequantise(x) for x in inps]
+        return quantise(self._function(*floats), self.result)
+
+
+class _Function:
+    """The float function of a method, kept out of the network's parts."""
+
+    def __init__(self, method: str) -> None:
+        self._module = M.Elemwise(method)
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        result: Tensor = self._module(*inputs)
+        return result
+
+
+@register_quantized(qat.Concat)
+class Concat(QuantizedModule):
+    """Joined quantised tensors."""
+
+    def __init__(self, owner: str, result: HostParams) -> None:
+        super().__init__(owner)
+        self.result = result
+
+    @classmethod
+    def from_qat_module(cls, qat_module: Any, owner: str = "") -> QuantizedModule:
+        """Return the integer form of a joining in training form."""
+        return cls(owner, qat_module.host_activation(owner))
+
+    def forward(self, inps: Iterable[Tensor], axis: int = 0) -> Tensor:
+        """Return the tensors joined along an axis."""
+        given = list(inps)
+        values = _per_tensor(given)
+        if values is None:
+            return quantise(F.concat([dequantise(x) for x in given], axis), self.result)
+        place = axis + values[0].ndim if axis < 0 else axis
+        return concat(values, place, self.result, "identity")

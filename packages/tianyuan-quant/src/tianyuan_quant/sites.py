@@ -1,0 +1,221 @@
+"""Decide where values between layers are quantised, and run a network with these places in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tianyuan.module as M
+from tianyuan import Tensor
+from tianyuan.errors import TraceError
+from tianyuan.imperative.state import state
+from tianyuan.jit.pytree import flatten, unflatten
+from tianyuan.module import Module
+
+from .qat.module import QATModule
+from .qat.product import activate
+from .watch import MOVES, Calls, Event, Flow, run_op, watch
+
+# Ops that have an integer form, which needs quantised inputs and a scale for its result.
+INTEGER = frozenset({"add", "concat", "avg_pool2d", "adaptive_avg_pool2d", "mean"})
+_BOUNDS = ("relu", "relu6")
+# Modules whose ops differ between training and evaluation are seen as units.
+_UNITS = (M.BatchNorm1d, M.BatchNorm2d, M.LayerNorm, M.GroupNorm, M.InstanceNorm, M.Dropout)
+
+
+def is_unit(module: Module) -> bool:
+    """Tell whether a module is seen from outside only."""
+    return isinstance(module, _UNITS)
+
+
+class Site(QATModule):
+    """One value between layers that is quantised, with the bound that follows its op."""
+
+    with_weight = False
+
+    def __init__(self, epilogue: str = "identity") -> None:
+        super().__init__()
+        self.epilogue = epilogue
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """Return the value bounded, watched and fake-quantised."""
+        return self.apply_quant_activation(activate(inp, self.epilogue))
+
+
+class Sites(Module):
+    """All places of a network, by the call whose result they quantise."""
+
+    def __init__(self, table: dict[str, Module]) -> None:
+        super().__init__()
+        self.table = table
+
+    def forward(self, inputs: Any) -> Any:
+        """Return the inputs: the places act where their values are made."""
+        return inputs
+
+
+@dataclass
+class _Planner:
+    flow: Flow
+    done: set[int] = field(default_factory=set)
+    table: dict[str, str] = field(default_factory=dict)  # key -> epilogue
+
+    def demand(self, value: int) -> None:
+        """See to it that a value is quantised."""
+        if value in self.done:
+            return
+        self.done.add(value)
+        event = self.flow.producer(value)
+        if event is None:
+            if value in self.flow.inputs:
+                self.table[f"input_{self.flow.inputs.index(value)}"] = "identity"
+            return
+        if isinstance(event.module, QATModule):
+            return
+        if event.kind in MOVES:
+            self.demand(event.inputs[0])
+        elif event.kind in _BOUNDS or isinstance(event.module, M.ReLU):
+            self._bounded(event)
+        else:
+            self._place(event, "identity")
+
+    def _bounded(self, event: Event) -> None:
+        """Quantise a bounded value: before the bound, unless it alone reads an integer op."""
+        source = event.inputs[0]
+        maker = self.flow.producer(source)
+        alone = self.flow.only_reader(source) is event
+        if maker is not None and maker.kind in INTEGER and alone:
+            self._place(maker, event.kind if event.kind in _BOUNDS else "relu")
+            self.done.add(source)
+        elif maker is not None and (isinstance(maker.module, QATModule) or maker.kind in MOVES):
+            self.demand(source)
+        else:
+            self._place(event, "identity")
+
+    def _place(self, event: Event, epilogue: str) -> None:
+        self.table[event.key] = epilogue
+        if event.kind in INTEGER:
+            for value in event.inputs:
+                self.demand(value)
+
+
+def plan(net: Module, example: Sequence[Any]) -> dict[str, Site]:
+    """Return the places that a network in training form needs, by call."""
+    flow = watch(net, example, is_unit)
+    planner = _Planner(flow)
+    for event in flow.events:
+        if isinstance(event.module, QATModule):
+            for value in event.inputs:
+                planner.demand(value)
+    return {key: Site(epilogue) for key, epilogue in planner.table.items()}
+
+
+class Forward:
+    """Takes the place of a network's ``forward``: runs it with the places in between.
+
+    An instance attribute rather than a subclass, so that the network keeps its class and name.
+    """
+
+    def __init__(self, net: Module, sites: Sites) -> None:
+        self.net, self.sites = net, sites
+
+    def run(self) -> Run:
+        """Return the interceptor of one call."""
+        return Run(self)
+
+    def enter(self, index: int, value: Any) -> Any:
+        """Quantise an input where a place asks for it."""
+        site = self.sites.table.get(f"input_{index}")
+        return site(value) if site is not None else value
+
+    def leave(self, outputs: Any) -> Any:
+        """Return what the caller gets."""
+        return outputs
+
+    def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Run the network's own forward."""
+        leaves, structure = flatten(list(inputs), lambda item: isinstance(item, Tensor))
+        leaves = [self.enter(index, leaf) for index, leaf in enumerate(leaves)]
+        given = unflatten(structure, leaves)
+        saved, run = state.interceptor, self.run()
+        handles = run.hide(self.net)
+        state.interceptor = run
+        try:
+            outputs = type(self.net).forward(self.net, *given, **kwargs)  # type: ignore[call-arg]
+        finally:
+            state.interceptor = saved
+            for handle in handles:
+                handle.remove()
+        run.check()
+        return self.leave(outputs)
+
+
+class Run:
+    """The interceptor of one call of a network in training form."""
+
+    def __init__(self, owner: Forward) -> None:
+        self.owner = owner
+        self.depth = 0
+        self.met: set[str] = set()
+        self._calls = Calls()
+
+    def __call__(self, op: Any, operands: Sequence[Any], attrs: Any) -> Any:
+        if self.depth:
+            return run_op(op, operands, attrs)
+        key = self._calls.next(op.name)
+        site = self.owner.sites.table.get(key)
+        if site is None:
+            return self.plain(op, operands, attrs)
+        self.met.add(key)
+        return self.placed(site, op, operands, attrs)
+
+    def plain(self, op: Any, operands: Sequence[Any], attrs: Any) -> Any:
+        """Run an op whose result is not quantised."""
+        return run_op(op, operands, attrs)
+
+    def placed(self, site: Any, op: Any, operands: Sequence[Any], attrs: Any) -> Any:
+        """Run an op and quantise its result."""
+        return site(run_op(op, operands, attrs))
+
+    def hide(self, net: Module) -> list[Any]:
+        """See some modules from outside only, and quantise what they return."""
+        handles: list[Any] = []
+        for name, module in net.named_modules():
+            if is_unit(module):
+                handles.append(module.register_forward_pre_hook(self._enter))
+                handles.append(module.register_forward_hook(self._leave(name)))
+        return handles
+
+    def _enter(self, module: Module, inputs: Any) -> Any:
+        self.depth += 1
+        return self.unit_inputs(inputs)
+
+    def unit_inputs(self, inputs: Any) -> Any:
+        """Return what a unit is given; None leaves it as it is."""
+        return None
+
+    def _leave(self, name: str) -> Any:
+        def leave(module: Module, inputs: Any, outputs: Any) -> Any:
+            self.depth -= 1
+            site = self.owner.sites.table.get(name)
+            if site is None or self.depth:
+                return None
+            self.met.add(name)
+            return self.unit_output(site, outputs)
+
+        return leave
+
+    def unit_output(self, site: Any, outputs: Any) -> Any:
+        """Quantise what a unit returns."""
+        return site(outputs)
+
+    def check(self) -> None:
+        """Raise TraceError where the network took another way than when it was planned."""
+        wanted = {key for key in self.owner.sites.table if not key.startswith("input_")}
+        if self.met != wanted:
+            missed = ", ".join(sorted(wanted - self.met))
+            raise TraceError(
+                "quantization: the network runs other ops than on the example, "
+                f"it lacks {missed}; expected the same way for every input"
+            )
