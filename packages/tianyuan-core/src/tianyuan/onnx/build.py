@@ -53,6 +53,7 @@ def build(model: Any, tensors: TensorReader) -> Imported:
         ModelFormatError: where it is damaged, or uses what cannot be imported; operators that are
             not known are listed all together, with the nodes that use them.
     """
+    _expect_text(model)
     versions = _versions(model)
     _expect_no_sparse(model.graph)
     model = _without_functions(model)
@@ -68,6 +69,36 @@ def build(model: Any, tensors: TensorReader) -> Imported:
     plan = builder.plan(graph, initialisers, frozenset())
     inputs = tuple(_info(v) for v in graph.input if v.name not in initialisers)
     return Imported(plan, inputs, tuple(_info(v) for v in graph.output), initialisers)
+
+
+def _expect_text(model: Any) -> None:
+    """Raise ModelFormatError where a name is not UTF-8, which protobuf gives as bytes."""
+    for entry in model.opset_import:
+        _expect_names(entry.domain)
+    for function in model.functions:
+        _expect_names(function.domain, function.name, *function.input, *function.output)
+        for entry in function.opset_import:
+            _expect_names(entry.domain)
+    bodies = [model.graph, *model.functions]
+    while bodies:
+        body = bodies.pop()
+        _expect_names(body.name)
+        for node in body.node:
+            _expect_names(node.name, node.op_type, node.domain, *node.input, *node.output)
+            for attribute in node.attribute:
+                _expect_names(attribute.name, attribute.ref_attr_name)
+            bodies += _graphs_of(node)
+        if hasattr(body, "initializer"):
+            for value in (*body.input, *body.output, *body.initializer):
+                _expect_names(value.name)
+            for value in (*body.input, *body.output):
+                _expect_names(*(dim.dim_param for dim in value.type.tensor_type.shape.dim))
+
+
+def _expect_names(*names: Any) -> None:
+    for name in names:
+        if not isinstance(name, str):
+            raise ModelFormatError(f"onnx: a name is not UTF-8, got {name!r:.60}")
 
 
 def _versions(model: Any) -> dict[str, int]:

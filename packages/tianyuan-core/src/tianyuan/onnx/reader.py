@@ -149,6 +149,8 @@ class TensorReader:
     def _external(self, proto: Any, size: int, title: str) -> bytes:
         entries = {entry.key: entry.value for entry in proto.external_data}
         location = entries.get("location", "")
+        if not all(isinstance(value, str) for value in entries.values()):
+            raise ModelFormatError(f"onnx: {title} names its file by what is not UTF-8")
         if self._folder is None:
             raise ModelFormatError(
                 f"onnx: {title} lies in another file, expected a path instead of bytes"
