@@ -207,6 +207,20 @@ def test_rescaling_between_two_quantisations():
     check(b.returns(b.q(b.relu(x), 0.015, -7, "int8")), "quantize", "requantize")
 
 
+def test_bounds_alone_join_what_makes_the_integers():
+    for lower in (-11, -128):
+        b = Build()
+        x = b.qdq(b.input(1, 4, 6, 6))
+        y = b.q(b.conv(x, b.weight(8, 4, 3, 3)), 0.05, -11, "int8")
+        form = {"scale": f32(0.05), "zero_point": -11, "dtype": "int8"}
+        y = b.requantize(y, x_zero_point=-11, multiplier=1.0, lower=lower, upper=100, **form)
+        graph = b.returns(y)
+        after = passes.optimise(graph)
+        assert names(after) == ["quantize", "conv2d_quantized"]
+        assert (after.nodes[-1].attrs.lower, after.nodes[-1].attrs.upper) == (lower, 100)
+        np.testing.assert_allclose(run(after)[0], run(graph)[0], atol=1)
+
+
 def test_joining_equal_quantisations_moves_integers():
     b = Build()
     x, y = b.qdq(b.input(2, 3)), b.qdq(b.input(2, 4))

@@ -76,6 +76,8 @@ def run(graph: Graph, options: Options) -> Graph:
     users = Users(graph)
 
     def visit(to: Rebuilder, node: Node) -> list[Value] | None:
+        if node.op.name == "requantize":
+            return _clamped(to, node, users)
         form = _form(node)
         if form is None:
             return None
@@ -84,6 +86,29 @@ def run(graph: Graph, options: Options) -> Graph:
         return None if found is None else [found]
 
     return rewrite(graph, visit)
+
+
+def _clamped(to: Rebuilder, node: Node, users: Users) -> list[Value] | None:
+    """Let what makes integers bound them too, where a node does nothing else to them."""
+    source, attrs = to.map[node.inputs[0]], node.attrs
+    form = Form(attrs.scale, attrs.zero_point, attrs.dtype, attrs.lower, attrs.upper)
+    kept = source.spec.quant == form.quant and source.spec.dtype.name == form.dtype
+    if not kept or attrs.multiplier != 1.0 or attrs.x_zero_point != attrs.zero_point:
+        return None
+    if _within(source, form):
+        return [source]
+    maker = source.node
+    if maker is None or not hasattr(maker.attrs, "lower") or not users.single(node.inputs[0]):
+        return None
+    if maker.op.family != "quantized":
+        return None
+    low, high = maker.attrs.lower, maker.attrs.upper
+    bounds = {
+        "lower": min(max(low, form.lower), form.upper),
+        "upper": min(max(high, form.lower), form.upper),
+    }
+    changed = replace(maker.attrs, **bounds)
+    return [emit(to, maker.op.name, maker.inputs, changed, maker.origin)]
 
 
 def _form(node: Node) -> Form | None:
