@@ -52,7 +52,12 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        return import_module(f".{name}", __name__)
+        try:
+            return import_module(f".{name}", __name__)
+        except ModuleNotFoundError as error:
+            if error.name != f"{__name__}.{name}":
+                raise
+            raise AttributeError(f"module 'tianyuan' has no attribute {name!r}") from None
     if name in _DEFERRED:
         return getattr(import_module(_DEFERRED[name], __name__), name)
     found = _plugins.namespaces().get(name)

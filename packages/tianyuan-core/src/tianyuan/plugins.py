@@ -133,6 +133,13 @@ def discover() -> None:
             record.state, record.reason = SKIPPED, "not listed in TIANYUAN_PLUGINS"
             continue
         load(record, entry.load)
+    for name in sorted((wanted or set()) - set(_records)):
+        warnings.warn(
+            f"TIANYUAN_PLUGINS names a plugin that is not installed, got {name!r}, "
+            f"expected some of {', '.join(sorted(_records))}",
+            PluginWarning,
+            stacklevel=3,
+        )
 
 
 def quarantine_unloaded(record: PluginRecord, reason: str) -> None:

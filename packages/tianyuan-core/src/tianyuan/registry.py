@@ -63,6 +63,11 @@ _backend_choice: ContextVar[str | None] = ContextVar(
 _isa_cap: ContextVar[str | None] = ContextVar(
     "isa_cap", default=os.environ.get("TIANYUAN_ISA") or None
 )
+if _isa_cap.get() not in (None, *ISA_ORDER):
+    raise BackendError(
+        f"TIANYUAN_ISA: unknown instruction set, got {_isa_cap.get()!r}, "
+        f"expected one of {', '.join(ISA_ORDER)}"
+    )
 
 
 def set_loader(loader: Callable[[str], None], reason: Callable[[str], str]) -> None:

@@ -163,6 +163,27 @@ def test_a_function_that_returns_its_input_keeps_the_two_apart(x: ty.Parameter) 
     np.testing.assert_allclose(x.grad.numpy(), [5, 5, 5])
 
 
+def test_second_derivative_through_a_function_that_saves_its_output(x: ty.Parameter) -> None:
+    class Sigmoid(Function):
+        def forward(self, x: ty.Tensor) -> ty.Tensor:
+            self.y = 1 / (1 + F.exp(-x))
+            return self.y
+
+        def backward(self, grad: ty.Tensor) -> ty.Tensor:
+            return grad * self.y * (1 - self.y)
+
+    outer, inner = GradManager().attach(x), GradManager().attach(x)
+    with outer:
+        with inner:
+            inner.backward((x * Sigmoid()(x)).sum())
+        first = x.grad
+        x.grad = None
+        outer.backward(first.sum())
+    s = 1 / (1 + np.exp(-x.numpy()))
+    slope, curve = s * (1 - s), s * (1 - s) * (1 - 2 * s)
+    np.testing.assert_allclose(x.grad.numpy(), 2 * slope + x.numpy() * curve, rtol=1e-4)
+
+
 def test_faults_name_what_is_wrong(x: ty.Parameter) -> None:
     gm = GradManager().attach(x)
     with pytest.raises(GradError, match="not recording"):

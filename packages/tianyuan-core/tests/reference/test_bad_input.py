@@ -11,7 +11,15 @@ import pytest
 import tianyuan as ty
 import tianyuan.functional as F
 import tianyuan.module as M
-from tianyuan.errors import BackendError, DeviceError, DTypeError, ModelFormatError, ShapeError
+from tianyuan.errors import (
+    BackendError,
+    DeviceError,
+    DTypeError,
+    IndexRangeError,
+    KernelError,
+    ModelFormatError,
+    ShapeError,
+)
 from tianyuan.jit import load, trace
 
 
@@ -57,6 +65,26 @@ def test_wrong_backends_name_those_that_are_there(model_file: Path) -> None:
         load(model_file, backend="abacus")
     with pytest.raises(BackendError, match="abacus"), ty.use_backend("abacus"):
         ty.Tensor([1.0]) + 1
+
+
+@pytest.mark.parametrize("label", [-1, 3])
+@pytest.mark.parametrize("traced", [False, True])
+def test_labels_outside_the_classes(label: int, traced: bool) -> None:
+    loss = trace(F.nn.cross_entropy) if traced else F.nn.cross_entropy
+    with pytest.raises((IndexRangeError, KernelError), match="out of range"):
+        loss(ty.Tensor([[0.0, 0.0, 9.0]]), ty.Tensor([label]))
+
+
+def test_a_module_that_forgets_its_base_is_told_so() -> None:
+    class Forgetful(M.Module):
+        def __init__(self) -> None:
+            self.fc = M.Linear(1, 1)
+
+        def forward(self, x: ty.Tensor) -> ty.Tensor:
+            return self.fc(x)
+
+    with pytest.raises(AttributeError, match=r"Forgetful: super\(\).__init__\(\) must be called"):
+        Forgetful()
 
 
 def test_missing_and_foreign_files(tmp_path: Path) -> None:

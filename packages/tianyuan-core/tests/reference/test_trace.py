@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -326,7 +327,8 @@ def test_dynamic_batch_shares_one_trace_and_packed_constants() -> None:
         x = tensor(n, 6, seed=n)
         expected = (x.numpy() @ weight.numpy()).reshape(n * 2, 2)
         np.testing.assert_allclose(work(x).numpy(), expected, rtol=1e-5, atol=1e-6)
-    assert len(runs) == 1
+    # Once at the size at hand, once at another: to find where a size is baked in.
+    assert len(runs) == 2
 
 
 def test_branching_on_a_dynamic_dimension_fixes_it_and_says_so() -> None:
@@ -334,7 +336,7 @@ def test_branching_on_a_dynamic_dimension_fixes_it_and_says_so() -> None:
     def work(x: ty.Tensor) -> ty.Tensor:
         return x * 2 if x.shape[0] > 3 else x * 3
 
-    with pytest.warns(UserWarning, match=r"dimension n decides a branch at .*test_trace"):
+    with pytest.warns(UserWarning, match=r"dimension n is used as a plain number at .*test_trace"):
         np.testing.assert_allclose(work(tensor(2)).numpy(), 3 * tensor(2).numpy(), rtol=1e-6)
     np.testing.assert_allclose(work(tensor(5)).numpy(), 2 * tensor(5).numpy(), rtol=1e-6)
 
@@ -446,3 +448,106 @@ def test_model_refuses_wrong_inputs(tmp_path) -> None:
     np.testing.assert_array_equal(out, np.full((2, 3), 3))
     assert isinstance(model(good, good), np.ndarray)
     assert isinstance(model(ty.Tensor(good), good), ty.Tensor)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda x: x * float(x.shape[0]),
+        lambda x: x / x.shape[0] ** 0.5,
+        lambda x: x * (x.shape[0] / 2),
+        lambda x: x * np.sqrt(x.shape[0]),
+        lambda x: F.stack([x[i] * i for i in range(x.shape[0])]),
+        lambda x: F.stack([row * 2 for row in x]),
+        lambda x: x + F.linspace(0, 1, x.shape[0]).reshape(-1, 1),
+        lambda x: x + ty.Tensor(np.arange(x.shape[0], dtype=np.float32).reshape(-1, 1)),
+        lambda x: x * len(x),
+    ],
+)
+def test_a_size_that_leaves_the_arithmetic_of_ints_is_found(work, tmp_path) -> None:
+    """Either the program holds for other sizes, or it says that it does not."""
+    run = trace(work, capture_as_const=True)
+    run(tensor(3, 2))
+    refusal = None
+    try:
+        run.dump(tmp_path / "x.tym", dynamic_shapes={"x": {0: "n"}})
+    except TraceError as error:
+        refusal = str(error)
+    if refusal is not None:
+        assert "dynamic dimension n is used as a plain number at" in refusal
+    else:
+        model = load(tmp_path / "x.tym")
+        for n in (3, 7, 2):
+            x = tensor(n, 2, seed=n)
+            np.testing.assert_allclose(model(x.numpy()), work(x).numpy(), rtol=1e-5)
+    dynamic = trace(work, dynamic_shapes={"x": {0: "n"}})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        for n in (3, 7, 2):
+            x = tensor(n, 2, seed=n)
+            np.testing.assert_allclose(dynamic(x).numpy(), work(x).numpy(), rtol=1e-5)
+
+
+def test_an_argument_that_is_changed_in_place_is_changed_for_the_caller() -> None:
+    def work(x: ty.Tensor, y: ty.Tensor) -> ty.Tensor:
+        x[0] = 5
+        y += x
+        return x * y
+
+    a, b = ty.Tensor([1.0, 2.0]), ty.Tensor([3.0, 4.0])
+    c, d = ty.Tensor([1.0, 2.0]), ty.Tensor([3.0, 4.0])
+    run = trace(work, symbolic=True)
+    for _ in range(2):
+        np.testing.assert_allclose(run(a, b).numpy(), work(c, d).numpy())
+        np.testing.assert_allclose(a.numpy(), c.numpy())
+        np.testing.assert_allclose(b.numpy(), d.numpy())
+
+
+def test_a_tensor_attached_outside_gets_its_gradient_as_an_argument() -> None:
+    x, other = ty.Tensor([1.0, 2.0]), ty.Tensor([5.0])
+    gm = GradManager().attach([x, other])
+
+    @trace(symbolic=True)
+    def work(x: ty.Tensor) -> None:
+        with gm:
+            gm.backward((x * x).sum())
+
+    work(x)
+    np.testing.assert_allclose(x.grad.numpy(), [2, 4])
+    work(other)
+    np.testing.assert_allclose(other.grad.numpy(), [10])
+    np.testing.assert_allclose(x.grad.numpy(), [2, 4])
+
+
+def test_constants_follow_the_weights_they_were_taken_from(tmp_path) -> None:
+    fc, x = M.Linear(3, 2), tensor(4, 3)
+    run = trace(lambda x: fc(x), capture_as_const=True)
+    run(x)
+    fc.weight[...] = 0
+    fc.bias[...] = 1
+    np.testing.assert_array_equal(run(x).numpy(), np.ones((4, 2)))
+    run.dump(tmp_path / "x.tym")
+    np.testing.assert_array_equal(load(tmp_path / "x.tym")(x.numpy()), np.ones((4, 2)))
+
+
+def test_a_dump_in_training_mode_warns(tmp_path) -> None:
+    net = M.Sequential(M.Linear(3, 2), M.Dropout(0.5))
+    run = trace(lambda x: net(x), capture_as_const=True)
+    run(tensor(4, 3))
+    with pytest.warns(UserWarning, match=r"training mode; call eval\(\)"):
+        run.dump(tmp_path / "x.tym")
+    net.eval()
+    run(tensor(4, 3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run.dump(tmp_path / "x.tym")
+
+
+def test_a_layer_that_is_replaced_is_traced_anew() -> None:
+    net, x = M.Sequential(M.Linear(3, 2), M.ReLU()), tensor(4, 3)
+    run = trace(lambda x: net(x), symbolic=True)
+    for _ in range(2):
+        np.testing.assert_allclose(run(x).numpy(), net(x).numpy(), rtol=1e-5, atol=1e-6)
+        net[0] = M.Linear(3, 2)
+    net[0].weight = ty.Parameter(np.zeros((2, 3), np.float32))
+    np.testing.assert_allclose(run(x).numpy(), net(x).numpy(), rtol=1e-5, atol=1e-6)

@@ -61,9 +61,10 @@ def tianyuan_report() -> Mapping[str, Any]:
     from . import native
 
     loaded = native.load()
+    reason = native.unavailable()
     return {
         "version": __version__,
-        "unavailable": native.unavailable(),
+        **({"unavailable": reason} if reason else {}),
         "features": loaded.module.features(),
         "tiers": [tier.name for tier in loaded.tiers],
         "tier": native.chosen_tier(),

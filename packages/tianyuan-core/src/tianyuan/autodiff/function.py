@@ -57,9 +57,14 @@ class Function:
         finally:
             state.tapes = tapes
         results = (result,) if isinstance(result, Tensor) else tuple(result)
-        # Outputs get identities of their own, so that an input returned as it is stays apart.
-        outputs = [wrap(tensor._own(), tensor._spec) for tensor in results]
         datas = [data_of(tensor) for tensor in inputs]
+        # An input that is returned as it is gets an identity of its own. Any other output keeps
+        # its identity, so that what forward saved of it counts in higher derivatives.
+        given = {id(data) for data in datas}
+        outputs = [
+            wrap(tensor._own(), tensor._spec) if id(data_of(tensor)) in given else tensor
+            for tensor in results
+        ]
         for tape in state.tapes:
             tape.record(
                 name, self._backward, None, datas, [tensor._spec for tensor in inputs], outputs

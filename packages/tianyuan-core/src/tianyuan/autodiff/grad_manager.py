@@ -52,6 +52,11 @@ class GradManager:
         Raises:
             GradError: where something else than a Tensor is given.
         """
+        if not isinstance(tensors, (Tensor, Iterable)):
+            raise GradError(
+                f"GradManager.attach: only tensors can be attached, got {type(tensors).__name__}, "
+                "expected like net.parameters()"
+            )
         given = [tensors] if isinstance(tensors, Tensor) else list(tensors)
         for tensor in given:
             if not isinstance(tensor, Tensor):

@@ -51,7 +51,12 @@ def run_model(
     named: dict[str, Any] = {}
     for text in inputs:
         name, equals, file = text.partition("=")
-        if equals and name in model.input_specs:
+        if equals and not Path(text).exists():
+            if name not in model.input_specs:
+                raise click.BadParameter(
+                    f"no such input, got {name!r}, expected one of {', '.join(model.input_specs)}",
+                    param_hint="--input",
+                )
             named[name] = _read(file)
         else:
             positional.append(_read(text))

@@ -50,9 +50,11 @@ def run_quickstart(data: Path | None, epochs: int | None, output: Path, seed: in
         f"Training on {task.name}: {len(task.train[0])} pictures, testing on {len(task.test[0])}"
     )
     _train(task, epochs or task.epochs, seed, console)
+    # Fewer epochs than the task's promise nothing.
+    least = task.least_accuracy if epochs is None or epochs >= task.epochs else 0.0
     _dump(task, output)
     console.print(f"Wrote {output} ({output.stat().st_size / 1024:.0f} KiB)")
-    return _compare(task, output, console)
+    return _compare(task, output, least, console)
 
 
 def _digits() -> Task:
@@ -147,7 +149,7 @@ def _dump(task: Task, output: Path) -> None:
     predict.dump(output, arg_names=["images"], output_names=["logits"])
 
 
-def _compare(task: Task, output: Path, console: Console) -> int:
+def _compare(task: Task, output: Path, least: float, console: Console) -> int:
     """Run the file in a new process per backend and print the table."""
     table = Table(
         "backend", "test accuracy", "ms, batch 1", "ms, batch 64", "difference from numpy"
@@ -170,10 +172,9 @@ def _compare(task: Task, output: Path, console: Console) -> int:
                 backend, f"{accuracy:.2%}", f"{result['1']:.3f}", f"{result['64']:.3f}",
                 f"{difference:.1e}",
             )  # fmt: skip
-            if not accuracy >= task.least_accuracy:
+            if not accuracy >= least:
                 failures.append(
-                    f"{backend}: test accuracy is too low, got {accuracy:.2%}, "
-                    f"expected {task.least_accuracy:.1%}"
+                    f"{backend}: test accuracy is too low, got {accuracy:.2%}, expected {least:.1%}"
                 )
             if not difference <= AGREEMENT:
                 failures.append(

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from .. import shapes
-from ..errors import AttrError, ShapeError
+from ..errors import AttrError, IndexRangeError, ShapeError
+from ..imperative import dispatch
+from ..imperative.state import state
 from ..imperative.tensor import Tensor
 from . import elemwise, math
 from .activation import logsumexp, relu, softplus
 from .arguments import choice, floating, same_shape, tensor
 from .ctc import ctc_loss
 from .layers import indexing_one_hot
+from .picking import where
 
 __all__ = [
     "binary_cross_entropy", "cross_entropy", "ctc_loss", "hinge_loss", "l1_loss", "square_loss",
@@ -87,12 +90,29 @@ def cross_entropy(
         )
     if not with_logits:
         scores = elemwise.log(scores)
-    target = indexing_one_hot(scores, label, axis)
+    target = indexing_one_hot(scores, _labels(label, scores.shape[axis]), axis)
     if label_smooth:
         even = elemwise.mul(math.mean(scores, axis), label_smooth)
         target = elemwise.add(elemwise.mul(target, 1.0 - label_smooth), even)
     loss = elemwise.sub(logsumexp(scores, axis), target) if with_logits else elemwise.neg(target)
     return _reduced("cross_entropy", loss, reduction)
+
+
+def _labels(label: Tensor, classes: int) -> Tensor:
+    """Return class indices of which none counts from the end.
+
+    Raises:
+        IndexRangeError: where one lies outside the classes; in a trace the run raises.
+    """
+    if state.recorder is None:
+        found = dispatch.host_array(label, label._data)
+        if found.size and not (0 <= found.min() and found.max() < classes):
+            outside = found.min() if found.min() < 0 else found.max()
+            raise IndexRangeError(
+                f"cross_entropy: label is out of range, got {outside}, expected 0 to {classes - 1}"
+            )
+        return label
+    return where(label < 0, classes, label)
 
 
 def binary_cross_entropy(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import abi, native, registry, shapes
-from ..errors import AttrError, DeviceError, KernelError
+from ..errors import AttrError, DeviceError, KernelError, TraceError
 from ..kernel import PLAIN, SAME, Call, CFunction, Context, DeviceSpec, Kernel
 from ..op import Op, Specs, TensorSpec
 from .state import state
@@ -105,6 +105,12 @@ def _run_now(op: Op, datas: list[Any], specs: Specs, attrs: Any) -> list[Tensor]
             if len(_plans) >= _PLAN_LIMIT:
                 _plans.clear()
             _plans[key] = plan
+    for data in datas:
+        if data.__class__ is not np.ndarray and not is_concrete(data):
+            raise TraceError(
+                f"{op.name}: an input is a tensor of a trace that has ended, expected tensors to "
+                "leave a traced function only through its return value"
+            )
     outputs = [_allocate(plan.device, spec) for spec in plan.specs]
     scratch = empty((plan.workspace,), np.dtype(np.uint8)) if plan.workspace else None
     plan.run(datas, outputs, scratch)

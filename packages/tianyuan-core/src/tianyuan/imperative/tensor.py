@@ -224,15 +224,18 @@ class Tensor(Operand):
         return int(self.item())
 
     def __round__(self, ndigits: int | None = None) -> Any:
-        if ndigits:
-            raise TypeError("round: only rounding to integers is offered, got ndigits")
-        return registry.get_op("round")(self)
+        scale = 10.0 ** (ndigits or 0)
+        round_op = registry.get_op("round")
+        return round_op(self * scale) / scale if ndigits else round_op(self)
 
     def __floor__(self) -> Tensor:
         return registry.get_op("floor")(self)  # type: ignore[no-any-return]
 
     def __ceil__(self) -> Tensor:
         return registry.get_op("ceil")(self)  # type: ignore[no-any-return]
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item() if spec and self.size == 1 else str(self), spec)
 
     def __len__(self) -> int:
         if not self.ndim:

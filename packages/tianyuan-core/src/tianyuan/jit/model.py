@@ -61,6 +61,11 @@ class Model:
         }
         self._compiled = CompiledGraph(graph, threads=threads)
 
+    def __repr__(self) -> str:
+        inputs = ", ".join(f"{name}: {spec}" for name, spec in self.input_specs.items())
+        outputs = ", ".join(f"{name}: {spec}" for name, spec in self.output_specs.items())
+        return f"Model(({inputs}) -> ({outputs}))"
+
     def _choice(self) -> Any:
         return registry.use_backend(self.backend) if self.backend else nullcontext()
 

@@ -17,36 +17,36 @@ import numpy as np
 from .. import shapes
 from ..errors import TraceError
 from ..graph.explain import Explanation, explain
-from ..graph.graph import Constant, Graph
+from ..graph.graph import Graph
 from ..graph.program import Program
-from ..imperative import dispatch
 from ..imperative.state import state
 from ..imperative.tensor import Tensor, wrap
 from ..op import TensorSpec
 from . import pytree
 from .compiled import CompiledGraph
 from .model import write_model
-from .tracer import Guard, SymbolFixed, Tracer
+from .recording import Recorder, Recording
+from .tracer import SymbolFixed
+
+# What MegEngine's dump takes beside; here the loader decides about all of it.
+_MEGENGINE_OPTIONS = frozenset(
+    {
+        "append", "keep_var_name", "keep_opr_name", "keep_param_name", "keep_opr_priority",
+        "no_change_graph", "strip_info_file", "append_json", "optimize_for_inference", "user_info",
+        "enable_metadata", "input_data", "repeat", "silent", "no_assert", "maxerr", "resize_input",
+        "input_transform", "dump_format", "model_version", "compat_older_version",
+    }
+)  # fmt: skip
 
 DynamicShapes = Mapping[str, "Mapping[int, str] | Sequence[str | None]"]
 
 
 @dataclass
 class Traced:
-    """What one trace of the function gave, and when it may be used again."""
+    """A recording of the function with its compiled form."""
 
-    graph: Graph
+    recording: Recording
     compiled: CompiledGraph
-    tracer: Tracer
-    structure: pytree.Structure
-    n_results: int
-    grads: tuple[tuple[Tensor, Tensor | None, int], ...]
-
-    def fits(self) -> bool:
-        """Tell whether the Python facts that the trace relied on still hold."""
-        return all(guard.holds() for guard in self.tracer.guards) and all(
-            cell.get()._spec == cell.spec for cell in self.tracer.cells
-        )
 
 
 def _is_leaf(value: Any) -> bool:
@@ -69,7 +69,7 @@ class trace:
         opt_level: 0 leaves results bit-equal to eager execution, 1 simplifies, 2 also fuses and
             chooses layouts.
         dynamic_shapes: dimensions that may vary without a new trace, by argument name:
-            ``{"x": {0: "batch"}}``.
+            ``{"x": {0: "batch"}}``. The body then runs at two sizes, to find where one is baked in.
         record_only, sublinear_memory_config, dtr_config, profiling, graph_opt_config,
         symbolic_shape, without_host, imperative: accepted for MegEngine's sake.
 
@@ -136,16 +136,27 @@ class trace:
         """
         if state.recorder is not None or state.tapes:
             return self._function(*args, **kwargs)
-        bound = self._signature.bind(*args, **kwargs)
-        leaves, structure = pytree.flatten(dict(bound.arguments), _is_leaf)
-        tensors = [leaf if isinstance(leaf, Tensor) else Tensor(leaf) for leaf in leaves]
+        leaves, tensors, structure = self._take(args, kwargs)
         traced = self._find(tensors, structure)
         self._last = (args, kwargs)
         self._program, outputs = traced.compiled.run_program([t._data for t in tensors])
-        for tensor, constant, index in traced.grads:
-            tensor._grad = constant if index < 0 else _tensor(outputs[index])
-        results = [_tensor(array) for array in outputs[: traced.n_results]]
-        return pytree.unflatten(traced.structure, results)
+        recording = traced.recording
+        for tensor, known, index in recording.grads:
+            tensor._grad = known if index < 0 else _tensor(outputs[index])
+        for index, output in recording.changed:
+            if isinstance(leaves[index], Tensor):
+                leaves[index]._rebind(_tensor(outputs[output]))
+        results = [_tensor(array) for array in outputs[: recording.n_results]]
+        return pytree.unflatten(recording.structure, results)
+
+    def _take(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[list[Any], list[Tensor], pytree.Structure]:
+        """Return the tensor and array arguments, all as tensors, and how they are nested."""
+        bound = self._signature.bind(*args, **kwargs)
+        leaves, structure = pytree.flatten(dict(bound.arguments), _is_leaf)
+        tensors = [leaf if isinstance(leaf, Tensor) else Tensor(leaf) for leaf in leaves]
+        return leaves, tensors, structure
 
     def _find(self, tensors: Sequence[Tensor], structure: pytree.Structure) -> Traced:
         with self._lock:
@@ -153,20 +164,27 @@ class trace:
                 specs = self._specs(tensors, structure)
                 key = (pytree.static_key(structure), tuple(map(_spec_key, specs)))
                 for known in self._traces.get(key, ()):
-                    if known.fits():
+                    if known.recording.fits(tensors):
                         return known
                 try:
-                    made = self._trace(specs, structure, self._capture_as_const)
+                    recording = self._recorder(tensors, structure, self._capture_as_const).record(
+                        specs
+                    )
                 except SymbolFixed as fixed:
                     self._fix(fixed)
                     continue
+                tracer = recording.tracer
+                compiled = CompiledGraph(
+                    recording.graph, tracer.cells, tracer.hosts, level=self._level
+                )
+                made = Traced(recording, compiled)
                 self._traces.setdefault(key, []).append(made)
                 return made
 
     def _fix(self, fixed: SymbolFixed) -> None:
         names = ", ".join(sorted(fixed.symbols))
         warnings.warn(
-            f"trace: the dynamic dimension {names} decides a branch at {fixed.line}; "
+            f"trace: the dynamic dimension {names} is used as a plain number at {fixed.line}; "
             "it is fixed to the size of each call",
             stacklevel=4,
         )
@@ -197,29 +215,10 @@ class trace:
             specs.append(TensorSpec(tuple(shape), tensor.dtype, tensor.device))
         return specs
 
-    def _trace(
-        self, specs: Sequence[TensorSpec], structure: pytree.Structure, as_const: bool
-    ) -> Traced:
-        tracer = Tracer(as_const)
-        with tracer.recording():
-            names = pytree.leaf_names(structure, "")
-            inputs = [tracer.add_input(s, n) for s, n in zip(specs, names, strict=True)]
-            arguments = pytree.unflatten(structure, inputs)
-            bound = inspect.BoundArguments(self._signature, arguments)
-            result = self._function(*bound.args, **bound.kwargs)
-            leaves, out_structure = pytree.flatten(result, lambda leaf: isinstance(leaf, Tensor))
-            tracer.graph.outputs = [tracer.lift(leaf) for leaf in leaves]
-            grads = []
-            for tensor, grad in tracer.grads.values():
-                traced = grad is not None and not dispatch.is_concrete(grad._data)
-                grads.append((tensor, grad, len(tracer.graph.outputs) if traced else -1))
-                if traced:
-                    assert grad is not None
-                    tracer.graph.outputs.append(tracer.lift(grad))
-            tracer.finish()
-        # Host values are declared while the body runs but bound behind the arguments.
-        compiled = CompiledGraph(tracer.graph, tracer.cells, tracer.hosts, level=self._level)
-        return Traced(tracer.graph, compiled, tracer, out_structure, len(leaves), tuple(grads))
+    def _recorder(
+        self, tensors: Sequence[Tensor], structure: pytree.Structure, as_const: bool
+    ) -> Recorder:
+        return Recorder(self._function, self._signature, structure, tensors, as_const)
 
     def explain(self) -> Explanation:
         """Show what runs each step of the program that the last call used.
@@ -247,6 +246,7 @@ class trace:
             arg_names: names of the inputs, those of the function's parameters by default.
             output_names: names of the outputs, ``output_0`` … by default.
             dynamic_shapes: dimensions that callers of the file may choose, by input name.
+            options: MegEngine's further options, accepted and without effect.
 
         Updates of state are left out: the file holds the function's outputs. It must have been
         called once before.
@@ -255,9 +255,9 @@ class trace:
             TraceError: where it has not been called, or names do not match.
             OSError: where the file cannot be written.
         """
-        if options:
-            unknown = ", ".join(sorted(options))
-            raise TraceError(f"trace.dump: unknown options, got {unknown}")
+        unknown = [name for name in options if name not in _MEGENGINE_OPTIONS]
+        if any(not name.startswith("enable_") for name in unknown):
+            raise TraceError(f"trace.dump: unknown options, got {', '.join(sorted(unknown))}")
         graph, names = self.deployable(arg_names=arg_names, dynamic_shapes=dynamic_shapes)
         write_model(file, graph, names, output_names)
 
@@ -278,38 +278,36 @@ class trace:
         if call is None and self._last is None:
             raise TraceError("trace.dump: the function has not been called yet")
         args, kwargs = call or self._last or ((), {})
-        bound = self._signature.bind(*args, **kwargs)
-        leaves, structure = pytree.flatten(dict(bound.arguments), _is_leaf)
-        tensors = [leaf if isinstance(leaf, Tensor) else Tensor(leaf) for leaf in leaves]
+        _, tensors, structure = self._take(args, kwargs)
         names = list(pytree.leaf_names(structure, ""))
         renamed = _rename(names, arg_names)
         declared = {**self._dynamic, **_back(_normalise_dynamic(dynamic_shapes), renamed)}
         specs = self._specs(tensors, structure, declared)
         try:
-            traced = self._trace(specs, structure, as_const=True)
+            recording = self._recorder(tensors, structure, as_const=True).record(specs)
         except SymbolFixed as fixed:
             raise TraceError(
-                f"trace.dump: the dynamic dimension {', '.join(sorted(fixed.symbols))} decides a "
-                f"branch at {fixed.line}, expected code that holds for every size"
+                f"trace.dump: the dynamic dimension {', '.join(sorted(fixed.symbols))} is used as "
+                f"a plain number at {fixed.line}, expected code that holds for every size"
             ) from None
-        return _deployable(traced), [renamed[n] for n in names]
+        _warn_of_training(recording)
+        return recording.deployable(), [renamed[n] for n in names]
 
 
-def _deployable(traced: Traced) -> Graph:
-    """Return the traced graph without states: their present data become constants."""
-    source, tracer = traced.graph, traced.tracer
-    graph = Graph()
-    hosts = set(tracer.host_values)
-    graph.inputs = [value for value in source.inputs if value not in hosts]
-    graph.constants = dict(source.constants)
-    for value, cell in zip(source.states, tracer.cells, strict=True):
-        graph.constants[value] = Constant(cell.get().numpy(), cell.name)
-    for value, host in zip(tracer.host_values, tracer.hosts, strict=True):
-        array = np.asarray(host.read(), dtype=host.dtype)
-        graph.constants[value] = Constant(array, value.name)
-    graph.nodes = list(source.nodes)
-    graph.outputs = source.outputs[: traced.n_results]
-    return graph
+def _warn_of_training(recording: Recording) -> None:
+    """Warn where a file would hold what only training wants."""
+    if any(guard.name == "training" and guard.value for guard in recording.tracer.guards):
+        warnings.warn(
+            "trace.dump: modules are in training mode; call eval() first, or their dropout and "
+            "batch statistics stand in the file",
+            stacklevel=4,
+        )
+    elif recording.tracer.hosts:
+        warnings.warn(
+            "trace.dump: values that are read from Python at each call, such as the state of the "
+            "random numbers, are frozen in the file",
+            stacklevel=4,
+        )
 
 
 def _tensor(array: np.ndarray) -> Tensor:
@@ -345,6 +343,3 @@ def _back(
     """Translate names of a file's inputs to those of the function's parameters."""
     original = {new: old for old, new in renamed.items()}
     return {original.get(name, name): axes for name, axes in declared.items()}
-
-
-__all__ = ["Guard", "Traced", "trace"]

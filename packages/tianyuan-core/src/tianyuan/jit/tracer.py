@@ -20,7 +20,7 @@ from ..op import Op, TensorSpec
 
 
 class SymbolFixed(BaseException):
-    """Unwind a trace that branched on a dynamic dimension, so that it is made anew without it.
+    """Unwind a trace that used a dynamic dimension as a plain number, to make it anew without.
 
     Not an Exception: the traced code must not swallow it.
     """
@@ -54,6 +54,7 @@ class Guard:
     """A Python fact that the trace relied on."""
 
     owner: Any
+    name: str
     get: Callable[[Any], Any]
     value: Any
 
@@ -80,6 +81,9 @@ class Tracer:
         self._captured: dict[int, tuple[Tensor, Value]] = {}
         self._writes: dict[int, tuple[Tensor, Value]] = {}
         self._created: dict[int, Tensor] = {}
+        self._arguments: dict[int, tuple[int, Tensor, Value]] = {}
+        self.aliased: list[tuple[int, Tensor]] = []
+        self.frozen: list[tuple[Tensor, Any]] = []
         self._guarded: set[tuple[int, str]] = set()
         self._inside = False
 
@@ -104,9 +108,16 @@ class Tracer:
 
     # Where values come from.
 
-    def add_input(self, spec: TensorSpec, name: str) -> Tensor:
-        """Declare the next input and return the traced tensor that stands for it."""
-        return wrap(self._know(self.graph.add_input(spec, name)), spec)
+    def add_input(self, spec: TensorSpec, name: str, known: Tensor | None = None) -> Tensor:
+        """Declare the next input and return the traced tensor that stands for it.
+
+        ``known`` is the argument of the call at hand: code that reaches it by another way, such
+        as a GradManager to which it is attached, means the same value.
+        """
+        value = self._know(self.graph.add_input(spec, name))
+        if known is not None:
+            self._arguments[id(known)] = (len(self.graph.inputs) - 1, known, value)
+        return wrap(value, spec)
 
     def _know(self, value: Value) -> Value:
         self._known.add(value)
@@ -126,9 +137,22 @@ class Tracer:
         key = id(tensor)
         if key in self._writes:
             return self._writes[key][1]
+        if key in self._arguments and key not in self._captured:
+            index, _, value = self._arguments[key]
+            self.aliased.append((index, tensor))
+            return value
+        return self._capture(tensor)
+
+    def _capture(self, tensor: Tensor) -> Value:
+        key = id(tensor)
         if key not in self._captured:
-            as_const = self._capture_as_const or key in self._created
-            value = self._constant(tensor) if as_const else self._cell(tensor, lambda: tensor)
+            made_inside = key in self._created
+            if made_inside or self._capture_as_const:
+                value = self._constant(tensor)
+                if not made_inside:
+                    self.frozen.append((tensor, tensor._data))
+            else:
+                value = self._cell(tensor, lambda: tensor)
             self._captured[key] = (tensor, value)
         return self._captured[key][1]
 
@@ -170,7 +194,7 @@ class Tracer:
     def write(self, tensor: Tensor, value: Tensor) -> None:
         """Note that a tensor from outside takes a new value when the program runs."""
         new = self.lift(value)
-        self.lift(tensor)
+        self._capture(tensor)
         self._writes[id(tensor)] = (tensor, new)
 
     def is_written(self, tensor: Tensor) -> bool:
@@ -209,7 +233,7 @@ class Tracer:
         self._guarded.add((id(owner), name))
         saved, state.recorder = state.recorder, None
         try:
-            self.guards.append(Guard(owner, get, get(owner)))
+            self.guards.append(Guard(owner, name, get, get(owner)))
         finally:
             state.recorder = saved
 
@@ -228,6 +252,7 @@ class Tracer:
             old = self._captured[key][1]
             if old in self.graph.constants:
                 del self.graph.constants[old]
+                self.frozen = [(t, data) for t, data in self.frozen if t is not tensor]
                 self.graph.states.append(old)
                 self.cells.append(Cell(_getter(tensor), tensor._spec, old.name))
             if new is not old:

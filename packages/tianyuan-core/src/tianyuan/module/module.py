@@ -54,6 +54,27 @@ class Module(metaclass=ABCMeta):
     def training(self, value: bool) -> None:
         self._training = bool(value)
 
+    # Grows when a tensor or module that it holds is replaced, so that a trace notices.
+    _structure = 0
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        known = self.__dict__.get(name)
+        if known is not value and (
+            isinstance(value, (Tensor, Module)) or isinstance(known, (Tensor, Module))
+        ):
+            if "_forward_hooks" not in self.__dict__:
+                raise AttributeError(
+                    f"{type(self).__name__}: super().__init__() must be called before {name!r} "
+                    "is assigned"
+                )
+            if state.recorder is None:
+                self.__dict__["_structure"] = self._structure + 1
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        super().__delattr__(name)
+        self.__dict__["_structure"] = self._structure + 1
+
     @abstractmethod
     def forward(self, inputs: Any) -> Any:
         """Compute the outputs; subclasses choose the signature."""
@@ -64,8 +85,10 @@ class Module(metaclass=ABCMeta):
         A pre-hook ``hook(module, inputs)`` may return new inputs, a hook
         ``hook(module, inputs, outputs)`` new outputs.
         """
-        if state.recorder is not None and _depth.calls == 0:
-            self._name_tensors()
+        if state.recorder is not None:
+            note_read(self, "_structure")
+            if _depth.calls == 0:
+                self._name_tensors()
         _depth.calls += 1
         try:
             for hook in tuple(self._forward_pre_hooks.values()):

@@ -1,0 +1,159 @@
+"""Run a function once under a tracer, and keep all that its program and its next calls need."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import shapes
+from ..errors import TianyuanError
+from ..graph.graph import Constant, Graph
+from ..imperative import dispatch
+from ..imperative.tensor import Tensor
+from ..op import TensorSpec
+from . import pytree, sizes
+from .tracer import SymbolFixed, Tracer
+
+
+@dataclass
+class Recording:
+    """What one run of a function gave.
+
+    Attributes:
+        graph: inputs are the tensor arguments, then the host values.
+        structure: how the results are nested; the first ``n_results`` outputs are their tensors.
+        grads: tensors whose gradient the function leaves: the tensor, a gradient that is known
+            already, or the index of the output that holds it (-1 for none).
+        changed: arguments that the function gives a new value: index, and index of the output.
+    """
+
+    tracer: Tracer
+    graph: Graph
+    structure: pytree.Structure
+    n_results: int
+    grads: tuple[tuple[Tensor, Tensor | None, int], ...]
+    changed: tuple[tuple[int, int], ...]
+
+    def fits(self, arguments: Sequence[Tensor]) -> bool:
+        """Tell whether the Python facts that the recording relied on still hold."""
+        tracer = self.tracer
+        return (
+            all(guard.holds() for guard in tracer.guards)
+            and all(cell.get()._spec == cell.spec for cell in tracer.cells)
+            and all(tensor._data is data for tensor, data in tracer.frozen)
+            and all(arguments[index] is tensor for index, tensor in tracer.aliased)
+        )
+
+    def deployable(self) -> Graph:
+        """Return the graph without states: their present data become constants."""
+        tracer = self.tracer
+        graph = Graph()
+        hosts = set(tracer.host_values)
+        graph.inputs = [value for value in self.graph.inputs if value not in hosts]
+        graph.constants = dict(self.graph.constants)
+        for value, cell in zip(self.graph.states, tracer.cells, strict=True):
+            graph.constants[value] = Constant(cell.get().numpy(), cell.name)
+        for value, host in zip(tracer.host_values, tracer.hosts, strict=True):
+            array = np.asarray(host.read(), dtype=host.dtype)
+            graph.constants[value] = Constant(array, value.name)
+        graph.nodes = list(self.graph.nodes)
+        graph.outputs = self.graph.outputs[: self.n_results]
+        return graph
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """Records one function for given specs of its tensor arguments.
+
+    Attributes:
+        structure: how the arguments are nested, from ``pytree.flatten``.
+        arguments: the tensors of the call at hand, which the function may know by other names.
+    """
+
+    function: Callable[..., Any]
+    signature: inspect.Signature
+    structure: pytree.Structure
+    arguments: Sequence[Tensor]
+    capture_as_const: bool
+
+    def record(self, specs: Sequence[TensorSpec]) -> Recording:
+        """Record at one size, and where dimensions are dynamic check that others give the same.
+
+        Raises:
+            SymbolFixed: where a dynamic dimension decides a branch or is used as a plain number.
+        """
+        made = self._once(specs)
+        second = sizes.other_sizes(specs)
+        if not second:
+            return made
+        if self._difference(made, specs, second) is None:
+            return made
+        # A first run may make what later ones find, such as an optimiser's state.
+        made, again = self._once(specs), self._once(specs)
+        if sizes.first_difference(made.graph, again.graph) is not None:
+            return made  # no two runs are alike, whatever the sizes
+        where = self._difference(made, specs, second)
+        if where is None:
+            return made
+        guilty = {
+            symbol
+            for symbol in second
+            if self._difference(made, specs, {**_examples(specs), symbol: second[symbol]})
+        }
+        raise SymbolFixed(guilty or set(second), where)
+
+    def _difference(
+        self, made: Recording, specs: Sequence[TensorSpec], chosen: Mapping[str, int]
+    ) -> str | None:
+        try:
+            twin = self._once(sizes.resized(specs, chosen))
+        except TianyuanError as error:
+            return f"a line that other sizes do not pass ({error})"
+        return sizes.first_difference(made.graph, twin.graph)
+
+    def _once(self, specs: Sequence[TensorSpec]) -> Recording:
+        tracer = Tracer(self.capture_as_const)
+        with tracer.recording():
+            names = pytree.leaf_names(self.structure, "")
+            inputs = [
+                tracer.add_input(spec, name, known)
+                for spec, name, known in zip(specs, names, self.arguments, strict=True)
+            ]
+            values = list(tracer.graph.inputs)
+            given = pytree.unflatten(self.structure, inputs)
+            bound = inspect.BoundArguments(self.signature, given)
+            result = self.function(*bound.args, **bound.kwargs)
+            leaves, structure = pytree.flatten(result, lambda leaf: isinstance(leaf, Tensor))
+            graph = tracer.graph
+            graph.outputs = [tracer.lift(leaf) for leaf in leaves]
+            grads = tuple(_grads(tracer))
+            changed = []
+            for index, (tensor, value) in enumerate(zip(inputs, values, strict=True)):
+                if tensor._data is not value:
+                    changed.append((index, len(graph.outputs)))
+                    graph.outputs.append(tracer.lift(tensor))
+            tracer.finish()
+        return Recording(tracer, graph, structure, len(leaves), grads, tuple(changed))
+
+
+def _grads(tracer: Tracer) -> Any:
+    """Yield the gradients that tensors from outside have at the end, as hidden outputs."""
+    for tensor, grad in tracer.grads.values():
+        if grad is None or dispatch.is_concrete(grad._data):
+            yield tensor, grad, -1
+        else:
+            tracer.graph.outputs.append(tracer.lift(grad))
+            yield tensor, grad, len(tracer.graph.outputs) - 1
+
+
+def _examples(specs: Sequence[TensorSpec]) -> dict[str, int]:
+    return {
+        extent.expr: int(extent)
+        for spec in specs
+        for extent in spec.shape
+        if isinstance(extent, shapes.Dim) and isinstance(extent.expr, str)
+    }
