@@ -12,9 +12,9 @@ import pytest
 import tianyuan
 import tianyuan.onnx
 from onnx import TensorProto, helper
+from test_models import cnn
 from tianyuan import jit
 from tianyuan.errors import DTypeError, ModelFormatError, ShapeError, TianyuanError
-from test_models import cnn
 from written import floats, model
 
 GRAPH = "agraph (float[n, 4] x, int64[2] s) => (float[2, m] y) { y = Reshape (x, s) }"
@@ -210,7 +210,9 @@ def test_wrong_inputs_are_named(tmp_path):
             loaded(floats(1, 3, 16, 15))
         with pytest.raises(ShapeError, match="'x' has the wrong shape"):
             loaded(floats(3, 16, 16))
-        with pytest.raises(DTypeError, match="'x' has the wrong dtype, got int32, expected float32"):
+        with pytest.raises(
+            DTypeError, match="'x' has the wrong dtype, got int32, expected float32"
+        ):
             loaded(np.ones((1, 3, 16, 16), np.int32))
 
 

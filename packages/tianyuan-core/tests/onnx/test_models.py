@@ -285,9 +285,7 @@ agraph (float s) => (float r, int64 n)
 
 
 def test_counted_loop_is_unrolled():
-    made = model(
-        LOOP, weights={"count": np.array(4, np.int64), "yes": np.array(True)}
-    )
+    made = model(LOOP, weights={"count": np.array(4, np.int64), "yes": np.array(True)})
     x = floats(2)
     loaded = tianyuan.onnx.load_model(tianyuan.onnx.load(made), None, None)
     assert type(loaded) is Model
@@ -465,3 +463,10 @@ def test_full_size_networks(path):
     expected.ParseFromString(path.with_name(f"{path.stem}_output_0.pb").read_bytes())
     loaded = jit.load(path, backend=backends()[-1])
     close(loaded(*inputs), numpy_helper.to_array(expected))
+
+
+def test_documented_table_is_current():
+    from tianyuan.onnx.__main__ import table
+
+    page = Path(__file__).parents[4] / "docs" / "onnx.md"
+    assert page.read_text().split("<!-- operators -->\n")[1] == table()

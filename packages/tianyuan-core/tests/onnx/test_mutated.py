@@ -14,11 +14,11 @@ import pytest
 import tianyuan
 import tianyuan.onnx
 from onnx.reference import ReferenceEvaluator
-from tianyuan.errors import TianyuanError
 from test_models import FUNCTIONS, IF, LOOP, cnn, qdq_convolution
+from tianyuan.errors import TianyuanError
 from written import floats, model, rng
 
-SECONDS = 20
+SECONDS = 40
 LIMIT = 64 << 20
 
 MIXED = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ REFUSED = Path(__file__).with_name("refused.txt")
 COARSE = {"bfloat16": 2.0**-6, "float16": 2.0**-9}
 
 
-@lru_cache(maxsize=None)
+@cache
 def cases() -> dict[str, Any]:
     from onnx.backend.test.loader import load_model_tests
 
@@ -29,7 +29,7 @@ def cases() -> dict[str, Any]:
         return {case.name: case for case in load_model_tests(kind="node")}
 
 
-@lru_cache(maxsize=None)
+@cache
 def model_cases() -> dict[str, Any]:
     """Return the cases whose models and data lie in the package as files."""
     from onnx.backend.test.loader import load_model_tests
@@ -38,7 +38,7 @@ def model_cases() -> dict[str, Any]:
     return {case.name: case for kind in kinds for case in load_model_tests(kind=kind)}
 
 
-@lru_cache(maxsize=None)
+@cache
 def refused() -> dict[str, str]:
     """Return the reason of each case that is known not to pass."""
     found: dict[str, str] = {}
@@ -52,7 +52,7 @@ def refused() -> dict[str, str]:
     return found
 
 
-@lru_cache(maxsize=None)
+@cache
 def kernels() -> tuple[str, ...]:
     """Return the sets of kernels that serve the host here."""
     registry.get_device_spec("cpu")
@@ -76,9 +76,7 @@ def stored_sets(case: Any, model: Any) -> list[tuple[list[Any], list[Any]]]:
         sides = []
         for prefix, infos in (("input", model.graph.input), ("output", model.graph.output)):
             count = len(list(folder.glob(f"{prefix}_*.pb")))
-            sides.append(
-                [stored(folder / f"{prefix}_{i}.pb", infos[i].type) for i in range(count)]
-            )
+            sides.append([stored(folder / f"{prefix}_{i}.pb", infos[i].type) for i in range(count)])
         found.append((sides[0], sides[1]))
     return found
 

@@ -96,11 +96,28 @@ def find(domain: str, name: str, version: int) -> Operator | None:
     return max(found, key=lambda o: o.since) if found else None
 
 
-def supported() -> list[tuple[str, str, str]]:
-    """Return (domain, operator, versions) of all that can be imported, sorted."""
+@dataclass(frozen=True)
+class Supported:
+    """One line of the table of what can be imported.
+
+    Attributes:
+        versions: of the operator set, such as ``1+`` or ``7-9``.
+        form: ``graph``, or ``eager`` where the operator works on data that a graph does not have.
+    """
+
+    domain: str
+    name: str
+    versions: str
+    form: str
+
+
+def supported() -> list[Supported]:
+    """Return all operators that can be imported, sorted."""
     rows = []
     for (domain, name), entries in OPERATORS.items():
         first = min(entry.since for entry in entries)
         last = None if any(e.until is None for e in entries) else max(e.until or 0 for e in entries)
-        rows.append((domain or "ai.onnx", name, f"{first}+" if last is None else f"{first}-{last}"))
-    return sorted(rows)
+        versions = f"{first}+" if last is None else f"{first}-{last}"
+        form = "eager" if all(entry.form == ARRAYS for entry in entries) else "graph"
+        rows.append(Supported(domain or "ai.onnx", name, versions, form))
+    return sorted(rows, key=lambda row: (row.domain, row.name))

@@ -19,7 +19,7 @@ from .sequence import stacked
 
 # Most turns of a loop that are written out in a graph, and that run at all.
 _MOST_UNROLLED = 4096
-_MOST_TURNS = 1 << 17
+_MOST_TURNS = 1 << 16
 
 
 def _is_known(value: Value) -> bool:

@@ -121,7 +121,9 @@ def _summed(x: Tensor, at: Window) -> Tensor:
 
 def _counts(size: Sequence[int], at: Window, padded: bool, node: Node) -> Array:
     """Return how many elements each window averages over."""
-    check_size([int(n) + b + a for n, b, a in zip(size, at.before, at.after, strict=True)], np.int64)
+    check_size(
+        [int(n) + b + a for n, b, a in zip(size, at.before, at.after, strict=True)], np.int64
+    )
     found = np.ones((), np.int64)
     declared = node.ints("pads", (0,) * (2 * len(size))) if node.text(
         "auto_pad", "NOTSET") == "NOTSET" else (*at.before, *at.after)  # fmt: skip
