@@ -58,7 +58,7 @@ def test_files_that_the_readme_and_the_pages_name_exist(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     core = ROOT / "packages" / "tianyuan-core" / "src" / "tianyuan"
     for path in re.findall(r"`((?:\w+/)*\w+\.py)`", text):
-        if path.startswith(("myplugin", "test_myplugin")):
+        if path.startswith(("myplugin", "test_myplugin", "setup")):
             continue
         assert (core / path).exists(), f"{name} names {path}, which is not there"
 
