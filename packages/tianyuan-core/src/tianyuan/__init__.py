@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from . import aliases as _aliases
 from . import ops as _ops
 from . import plugins as _plugins
 from ._version import __version__
@@ -19,6 +20,7 @@ from .registry import use_backend
 _ops.register_all()
 _plugins.load(PluginRecord("numpy", "tianyuan-core", __version__), lambda: _numpy_backend)
 _plugins.discover()
+_aliases.install()
 
 tensor = Tensor
 

@@ -16,7 +16,7 @@ ROOMS = (
     ("op", "kernel"),
     ("abi", "registry"),
     ("ops",),
-    ("native", "hookspecs", "plugin", "plugins"),
+    ("native", "hookspecs", "plugin", "plugins", "aliases"),
     ("backends",),
     ("imperative",),
     ("graph",),

@@ -1,5 +1,9 @@
 """Hold the parts that networks are built from, under MegEngine's names."""
 
+from importlib import import_module as _import_module
+from typing import Any as _Any
+
+from .. import plugins as _plugins
 from . import init
 from .activation import GELU, LeakyReLU, PReLU, ReLU, Sigmoid, SiLU, Softmax
 from .attention import MultiHeadAttention
@@ -96,3 +100,10 @@ __all__ = [
     "SlidingWindowTranspose",
     "Softmax",
 ]
+
+
+def __getattr__(name: str) -> _Any:
+    found = _plugins.namespaces().get(f"module.{name}")
+    if found is None:
+        raise AttributeError(f"module 'tianyuan.module' has no attribute {name!r}")
+    return _import_module(found)
