@@ -74,7 +74,7 @@ def wheel_of(package: str) -> Path:
 def main(packages: list[str]) -> None:
     """Install the packages named, or those that fit this machine."""
     if packages == ["fitting"]:
-        reasons = {package: machine_fits(package) for package in ("core", "x86")}
+        reasons = {package: machine_fits(package) for package in ("core", "x86", "quant")}
         for package, reason in reasons.items():
             if reason:
                 print(f"SKIPPED tianyuan-{package}: {reason}", flush=True)

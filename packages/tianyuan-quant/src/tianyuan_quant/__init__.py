@@ -40,7 +40,7 @@ _PUBLIC = {
     "static": ("Report", "StaticResult", "apply_easy_quant", "quantize_static"),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}
-__all__ = ["__version__", *_MODULE_OF]  # noqa: PLE0604
+__all__ = ["__version__", *_MODULE_OF]
 
 
 @hookimpl

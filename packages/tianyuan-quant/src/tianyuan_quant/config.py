@@ -36,7 +36,9 @@ _NARROW = partial(MinMaxObserver, dtype="qint8_narrow")
 _FAKE_WEIGHT = partial(FakeQuantize, dtype="qint8_narrow")
 _FAKE = partial(FakeQuantize, dtype="qint8")
 
-min_max_fakequant_qconfig = QConfig(_NARROW, partial(MinMaxObserver, dtype="qint8"), _FAKE_WEIGHT, _FAKE)
+min_max_fakequant_qconfig = QConfig(
+    _NARROW, partial(MinMaxObserver, dtype="qint8"), _FAKE_WEIGHT, _FAKE
+)
 ema_fakequant_qconfig = QConfig(
     _NARROW, partial(ExponentialMovingAverageObserver, dtype="qint8"), _FAKE_WEIGHT, _FAKE
 )

@@ -148,7 +148,7 @@ def quantize(
             made[id(part)] = cls.from_qat_module(part, name or type(part).__name__)
     if not inplace:
         # Copied after the checks; the memo makes the copy hold the integer modules.
-        net: Module = copy.deepcopy(module, {key: value for key, value in made.items()})
+        net: Module = copy.deepcopy(module, dict(made))
     else:
         net = _replace(module, lambda part, name: made.get(id(part)))
     sites = getattr(net, SITES, None)

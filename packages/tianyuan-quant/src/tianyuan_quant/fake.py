@@ -33,7 +33,8 @@ class _StraightThrough(Function):
         q = F.round(x / scale) + zero
         kept = F.clip(q, self.qmin, self.qmax)
         self.inside = F.equal(q, kept).astype(x.dtype)
-        return (kept - zero) * scale
+        y: Tensor = (kept - zero) * scale
+        return y
 
     def backward(self, *output_grads: Tensor | None) -> Any:
         (g,) = output_grads
@@ -61,7 +62,8 @@ class _LearnedStep(Function):
         steps = kept - zero
         self.slope = steps - F.where(inside, ratio, F.zeros_like(ratio))
         self.shape = scale.shape
-        return steps * scale
+        y: Tensor = steps * scale
+        return y
 
     def backward(self, *output_grads: Tensor | None) -> Any:
         (g,) = output_grads

@@ -14,7 +14,7 @@ _CONV = {(False, ""): M.Conv2d, (True, ""): M.ConvBn2d, (False, "relu"): M.ConvR
          (True, "relu"): M.ConvBnRelu2d}  # fmt: skip
 _LINEAR = {(False, ""): M.Linear, (True, ""): M.LinearBn1d, (False, "relu"): M.LinearRelu,
            (True, "relu"): M.LinearBnRelu1d}  # fmt: skip
-_NORMS = {M.Conv2d: M.BatchNorm2d, M.Linear: M.BatchNorm1d}
+_NORMS: dict[Any, Any] = {M.Conv2d: M.BatchNorm2d, M.Linear: M.BatchNorm1d}
 _UNITS = (M.Conv2d, M.Linear, M.BatchNorm1d, M.BatchNorm2d, M.ReLU)
 
 
@@ -59,10 +59,9 @@ def _fuse_chain(flow: Flow, event: Event, places: Places) -> None:
         return
     value, norm = event.outputs[0], None
     after = flow.only_reader(value)
-    if after is not None and type(after.module) is _NORMS[type(layer)] and _fits(after.module):
-        if _count(flow, after) == 1 and id(after.module) in places:
-            norm, value = after.module, after.outputs[0]
-            after = flow.only_reader(value)
+    if after is not None and _normalises(flow, after, layer) and id(after.module) in places:
+        norm, value = after.module, after.outputs[0]
+        after = flow.only_reader(value)
     activation = ""
     if after is not None and (type(after.module) is M.ReLU or after.kind in ("relu", "relu6")):
         activation = "relu6" if after.kind == "relu6" else "relu"
@@ -72,6 +71,12 @@ def _fuse_chain(flow: Flow, event: Event, places: Places) -> None:
     put(places[id(layer)], joined)
     if norm is not None:
         put(places[id(norm)], M.Identity())
+
+
+def _normalises(flow: Flow, event: Event, layer: Any) -> bool:
+    """Tell whether an event is a batch normalisation that can be joined with a layer."""
+    norm = event.module
+    return type(norm) is _NORMS[type(layer)] and _fits(norm) and _count(flow, event) == 1
 
 
 def _fits(norm: Any) -> bool:

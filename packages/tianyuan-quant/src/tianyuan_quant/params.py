@@ -17,8 +17,6 @@ class QuantMode(Enum):
 
     SYMMERTIC = 1
     ASYMMERTIC = 2
-    SYMMETRIC = 1
-    ASYMMETRIC = 2
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,7 @@ class Forward:
         handles = run.hide(self.net)
         state.interceptor = run
         try:
-            outputs = type(self.net).forward(self.net, *given, **kwargs)  # type: ignore[call-arg]
+            outputs = type(self.net).forward(self.net, *given, **kwargs)
         finally:
             state.interceptor = saved
             for handle in handles:

@@ -183,7 +183,9 @@ def _weight_errors(
         params = part.get_weight_qparams()
         wrong = fake_quant_tensor(weight, params) - weight
         error = part.calc(inputs[0], wrong, None).numpy()
-        axes = tuple(a for a in range(error.ndim) if a != (1 if error.ndim == 4 else error.ndim - 1))
+        axes = tuple(
+            a for a in range(error.ndim) if a != (1 if error.ndim == 4 else error.ndim - 1)
+        )
         sums.setdefault(id(part), []).append(error.mean(axis=axes, dtype=np.float64))
 
     layers = [part for _, part in parts if isinstance(part, QATProduct) and part.folds]

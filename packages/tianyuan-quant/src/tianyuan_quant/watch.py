@@ -73,7 +73,9 @@ class Watcher:
         if not self.depth:
             found = results if isinstance(results, tuple) else (results,)
             key = self._calls.next(op.name)
-            self.events.append(Event(key, op.name, None, self._ids(operands), self._ids(found), attrs))
+            self.events.append(
+                Event(key, op.name, None, self._ids(operands), self._ids(found), attrs)
+            )
         return results
 
     def note_module(self, module: Module, inputs: Any, outputs: Any) -> None:

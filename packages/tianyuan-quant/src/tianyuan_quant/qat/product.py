@@ -13,7 +13,11 @@ from .module import QATModule
 
 # A channel whose scale is smaller than this is scaled by this instead, and back again.
 _LEAST_FACTOR = 1e-8
-BOUNDS = {"identity": (-float("inf"), float("inf")), "relu": (0.0, float("inf")), "relu6": (0.0, 6.0)}
+BOUNDS = {
+    "identity": (-float("inf"), float("inf")),
+    "relu": (0.0, float("inf")),
+    "relu6": (0.0, 6.0),
+}
 
 
 def activate(x: Tensor, epilogue: str) -> Tensor:
@@ -82,11 +86,13 @@ class QATProduct(QATModule):
         factor = 1.0 / spread if norm.weight is None else norm.weight / spread
         factor = F.reshape(factor, (-1,))
         tiny = F.less(F.abs(factor), _LEAST_FACTOR)
-        return F.where(tiny, F.full_like(factor, _LEAST_FACTOR), factor)
+        result: Tensor = F.where(tiny, F.full_like(factor, _LEAST_FACTOR), factor)
+        return result
 
     def _scaled_weight(self, factor: Tensor) -> Tensor:
         weight = self.plain_weight()
-        return weight * F.reshape(factor, (-1, *(1,) * (weight.ndim - 1)))
+        result: Tensor = weight * F.reshape(factor, (-1, *(1,) * (weight.ndim - 1)))
+        return result
 
     def _normalised(self, inp: Tensor, norm: Any) -> Tensor:
         factor = self._factor()

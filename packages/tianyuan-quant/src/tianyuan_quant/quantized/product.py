@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import tianyuan.functional as F
 from tianyuan import Tensor
 from tianyuan.errors import AttrError
 from tianyuan.functional.arguments import pair
@@ -191,7 +192,7 @@ class BatchMatMulActivation(_Island):
         """Return the quantised product."""
         module = self._parts.module
         self.quantised(inp)
-        y = self.float_weight().matmul(dequantise(source_of(inp)))
+        y: Tensor = F.matmul(self.float_weight(), dequantise(source_of(inp)))
         y = y if module.bias is None else y + module.bias
         relu = module.nonlinear_mode == "relu"
         return quantise(activate(y, "relu" if relu else "identity"), self.result)
