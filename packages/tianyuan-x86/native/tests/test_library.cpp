@@ -18,10 +18,13 @@ void tiers_need_their_features() {
   const uint32_t found = api().features();
   for (int64_t rank = 0; api().tier(rank) != nullptr; ++rank) {
     const std::string name = api().tier(rank);
-    CHECK(name == "avx2" || name == "avx512");
+    CHECK(name == "avx2" || name == "avx512" || name == "vnni");
     CHECK((found & TY_X86_AVX2) != 0 && (found & TY_X86_OS_YMM) != 0);
-    if (name == "avx512") {
+    if (name == "vnni") {
       CHECK(rank == 0);
+      CHECK((found & TY_X86_AVX512_VNNI) != 0);
+    }
+    if (name != "avx2") {
       CHECK((found & TY_X86_AVX512F) != 0 && (found & TY_X86_OS_ZMM) != 0);
     }
   }
@@ -36,7 +39,8 @@ void kernels_are_well_formed() {
     const ty_kernel &kernel = table.kernels[i];
     CHECK(kernel.abi_version == TY_ABI_VERSION && kernel.struct_size == sizeof(ty_kernel));
     CHECK(kernel.run != nullptr);
-    CHECK(std::strstr(kernel.name, "__avx") != nullptr);
+    CHECK(std::strstr(kernel.name, "__avx") != nullptr ||
+          std::strstr(kernel.name, "__vnni_") != nullptr);
     CHECK(names.insert(kernel.name).second);
   }
 }

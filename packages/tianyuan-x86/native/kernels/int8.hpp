@@ -1,0 +1,191 @@
+// Products of 8-bit integers: what convolution and matrix product share from packed operands on.
+//
+// Weights lie as [block of 16 outputs][K / 4][16 outputs][4 terms], and one more row of [16 outputs]
+// int32 that holds their sums. Images lie as [n][y][x][channels], their channels padded.
+#pragma once
+
+#include "kernel.hpp"
+#include "simd.hpp"
+
+namespace TY_ISA {
+
+#if defined(__AVX512VNNI__)
+// Unsigned bytes, signed ones moved up by 128: what vpdpbusd multiplies by signed weights.
+typedef uint8_t Operand;
+#else
+// Differences to the zero point: vpmaddwd multiplies them by widened weights without saturating.
+typedef int16_t Operand;
+#endif
+
+TY_INLINE int64_t q8_ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
+TY_INLINE int64_t q8_up(int64_t a, int64_t b) { return q8_ceil(a, b) * b; }
+TY_INLINE int64_t q8_lesser(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// Channels that a pixel of a channels-last image takes.
+TY_INLINE int64_t q8_channels(int64_t c) { return c <= 4 ? 4 : q8_up(c, 16); }
+
+// How a float32 result becomes a stored integer; lower and upper are relative to the zero point.
+struct Q8Store {
+  float lower, upper;
+  int32_t zero_point;
+};
+
+struct Q8Residual {
+  const uint8_t *data;  // NULL where there is none
+  bool is_signed;
+  int32_t zero_point;
+  float multiplier;
+};
+
+template <typename Attrs>
+TY_INLINE Q8Store q8_store_of(const Attrs &a) {
+  return {static_cast<float>(a.lower - a.zero_point), static_cast<float>(a.upper - a.zero_point),
+          static_cast<int32_t>(a.zero_point)};
+}
+
+// Clamping before rounding equals clamping after it, since the bounds are integers; NaN gives the
+// lower one.
+TY_INLINE vi q8_finish(vf t, const Q8Store &store) {
+  t = vmin_fast(vmax_fast(t, vset1(store.lower)), vset1(store.upper));
+  return vi_add(vf_to_vi(t), vi_set1(store.zero_point));
+}
+
+// 16 results at once: a vector in AVX-512, two in AVX2.
+enum { Q8_PARTS = 16 / TY_VF };
+struct Q8Lanes {
+  vi part[Q8_PARTS];
+};
+
+// Widens 16 bytes, of which `count` are there.
+TY_INLINE Q8Lanes q8_load16(const uint8_t *from, int64_t count, bool is_signed) {
+  __m128i bytes;
+  if (count >= 16) {
+    bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(from));
+  } else {
+    alignas(16) uint8_t some[16] = {};
+    __builtin_memcpy(some, from, static_cast<size_t>(count));
+    bytes = _mm_load_si128(reinterpret_cast<const __m128i *>(some));
+  }
+  Q8Lanes found;
+#if TY_VF == 16
+  found.part[0] = is_signed ? _mm512_cvtepi8_epi32(bytes) : _mm512_cvtepu8_epi32(bytes);
+#else
+  const __m128i high = _mm_srli_si128(bytes, 8);
+  found.part[0] = is_signed ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes);
+  found.part[1] = is_signed ? _mm256_cvtepi8_epi32(high) : _mm256_cvtepu8_epi32(high);
+#endif
+  return found;
+}
+
+// Stores the low byte of each lane, which is the result in either dtype.
+TY_INLINE void q8_store16(uint8_t *to, const Q8Lanes &x, int64_t count) {
+#if TY_VF == 16
+  const __m128i bytes = _mm512_cvtepi32_epi8(x.part[0]);
+#else
+  const __m256i low = _mm256_set1_epi32(0xff);
+  const __m256i words = _mm256_packus_epi32(_mm256_and_si256(x.part[0], low),
+                                            _mm256_and_si256(x.part[1], low));
+  const __m256i ordered = _mm256_permute4x64_epi64(words, 0xd8);
+  const __m128i bytes =
+      _mm_packus_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));
+#endif
+  if (count >= 16) {
+    _mm_storeu_si128(reinterpret_cast<__m128i *>(to), bytes);
+  } else {
+    alignas(16) uint8_t some[16];
+    _mm_store_si128(reinterpret_cast<__m128i *>(some), bytes);
+    __builtin_memcpy(to, some, static_cast<size_t>(count));
+  }
+}
+
+// Terms that lie next to each other in the rows of the first operand: `k4` groups of 4 from
+// `offset`, in elements.
+struct Q8Run {
+  int64_t offset, k4;
+};
+
+// A product: every pixel is a row of the first operand, every output a column of the second.
+struct Q8Plan {
+  const Operand *x;
+  int64_t image, row, pixel;  // distances in elements: of images, of output rows, of pixels
+  int64_t n, oh, ow;
+  const Q8Run *runs;
+  int64_t n_runs, k4;  // k4: of all runs
+  const int8_t *weight;
+  int64_t o, o_room;        // outputs, and how many of a pixel may be written
+  const int32_t *bias;      // o values and 16 more: bias and what zero points add
+  const float *multiplier;  // o values and 16 more
+  const int32_t *w_zero;    // o values and 16 more, or NULL where all are zero
+  const int32_t *row_sums;  // by pixel, where w_zero is given: sums of the first operand
+  uint8_t *y;
+  int64_t y_pixel;
+  Q8Residual residual;  // in the form of y
+  Q8Store store;
+};
+
+void q8_run(const ty_ctx *ctx, const Q8Plan &plan);
+
+// Bytes of a packed weight.
+TY_INLINE int64_t q8_packed_bytes(int64_t o, int64_t k4) { return q8_ceil(o, 16) * (k4 + 1) * 64; }
+
+// A second operand in any form: term (tap, c) of output o lies at o * o_step + c * c_step + tap.
+struct Q8Form {
+  int64_t o, c, taps, o_step, c_step;
+  bool is_unsigned;  // moved down by 128, to be signed
+};
+
+void q8_pack(const ty_ctx *ctx, int8_t *to, const int8_t *from, const Q8Form &form);
+
+// Fills the padded copies of bias, multipliers and zero points of the second operand.
+struct Q8Columns {
+  int32_t *bias, *w_zero;
+  float *multiplier;
+};
+struct Q8Given {
+  const int32_t *bias;        // or NULL
+  const double *multipliers;  // one or o
+  const int64_t *w_zeros;     // one or o
+  int64_t n_multipliers, n_w_zeros, o;
+  int32_t w_shift;  // what was added to the second operand and thus to its zero points
+};
+TY_INLINE int64_t q8_columns_bytes(int64_t o) { return q8_up(4 * (o + 32), 64); }
+void q8_fill_columns(const Q8Columns &to, const Q8Given &given);
+
+// Takes the zero point of the first operand into the bias; `x_zero` is that of the Operand form, 0
+// where differences are multiplied. `terms` counts what is summed.
+void q8_fold_zero(int32_t *bias, const int32_t *w_zero, const int8_t *weight, int64_t o, int64_t k4,
+                  int64_t terms, int32_t x_zero);
+
+// Zero points of the two forms of operands.
+TY_INLINE int32_t q8_zero(uint8_t, int64_t zero_point, bool is_signed) {
+  return static_cast<int32_t>(zero_point) + (is_signed ? 128 : 0);
+}
+TY_INLINE int32_t q8_zero(int16_t, int64_t, bool) { return 0; }
+
+// Turns stored bytes into operands.
+TY_INLINE void q8_convert(uint8_t *to, const uint8_t *from, int64_t count, int64_t,
+                          bool is_signed) {
+  const uint8_t flip = is_signed ? 0x80 : 0;
+  for (int64_t i = 0; i < count; ++i) to[i] = from[i] ^ flip;
+}
+TY_INLINE void q8_convert(int16_t *to, const uint8_t *from, int64_t count, int64_t zero_point,
+                          bool is_signed) {
+  const int16_t zero = static_cast<int16_t>(zero_point);
+  if (is_signed)
+    for (int64_t i = 0; i < count; ++i)
+      to[i] = static_cast<int16_t>(static_cast<int8_t>(from[i]) - zero);
+  else
+    for (int64_t i = 0; i < count; ++i) to[i] = static_cast<int16_t>(from[i] - zero);
+}
+
+// Hands out parts of a workspace, each on a line of its own.
+struct Q8Scratch {
+  char *next;
+  void *take(int64_t bytes) {
+    void *found = next;
+    next += q8_up(bytes, 64);
+    return found;
+  }
+};
+
+}  // namespace TY_ISA

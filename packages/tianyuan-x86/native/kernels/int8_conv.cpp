@@ -1,0 +1,118 @@
+// conv2d_quantized on channels-last images: packed weights, or plain ones that are packed first.
+#include "int8_conv.hpp"
+
+namespace TY_ISA {
+namespace {
+
+// Whether the image itself can be read in place of a padded copy.
+bool reads_in_place(const Q8ConvShape &s, bool is_signed) {
+#if defined(__AVX512VNNI__)
+  const bool whole = s.groups == 1 || s.c / s.groups % 4 == 0;
+  return !is_signed && whole && s.top + s.left + s.bottom + s.right == 0;
+#else
+  (void)s;
+  (void)is_signed;
+  return false;
+#endif
+}
+
+// Writes the runs of terms of one group's rows; taps that follow each other are joined.
+int64_t write_runs(const Q8ConvShape &s, int64_t row, Q8Run *runs) {
+  const int64_t channels = q8_channels(s.c), c4 = q8_ceil(s.c / s.groups, 4);
+  const bool joins = s.dw == 1 && c4 * 4 == channels;
+  int64_t count = 0;
+  for (int64_t i = 0; i < s.kh; ++i)
+    for (int64_t j = 0; j < s.kw; ++j) {
+      if (joins && j > 0)
+        runs[count - 1].k4 += c4;
+      else
+        runs[count++] = {i * s.dh * row + j * s.dw * channels, c4};
+    }
+  return count;
+}
+
+int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *attrs,
+        void *workspace, bool packed) {
+  const auto &a = *reinterpret_cast<const ty_conv2d_quantized_attrs *>(attrs);
+  const Q8ConvShape s = q8_conv_shape(a, inputs, outputs[0]);
+  if (s.n * s.o * s.oh * s.ow == 0) return 0;
+  const bool is_signed = inputs[0].dtype == TY_INT8;
+  const int64_t channels = q8_channels(s.c), group_c = s.c / s.groups, group_o = s.o / s.groups;
+  Q8Scratch scratch = {static_cast<char *>(workspace)};
+  Q8Run *runs = static_cast<Q8Run *>(scratch.take(s.kh * s.kw * 16));
+  Q8Columns columns = {static_cast<int32_t *>(scratch.take(q8_columns_bytes(s.o))), nullptr,
+                       static_cast<float *>(scratch.take(q8_columns_bytes(s.o)))};
+  int next = 2;
+  const int32_t *bias = a.has_bias ? static_cast<const int32_t *>(inputs[next++].data) : nullptr;
+  q8_fill_columns(columns, {bias, TY_FLOATS(&a, a.multipliers), nullptr, a.multipliers.count, 0,
+                            s.o, 0});
+  Q8Plan p = {};
+  p.residual.multiplier = static_cast<float>(a.residual_multiplier);
+  p.residual.zero_point = static_cast<int32_t>(a.residual_zero_point);
+  if (a.has_residual) p.residual.is_signed = inputs[next].dtype == TY_INT8;
+  int64_t height = s.h, width = s.w;
+  p.x = static_cast<const Operand *>(inputs[0].data);
+  if (!reads_in_place(s, is_signed)) {
+    height += s.top + s.bottom;
+    width += s.left + s.right;
+    const int64_t size = s.n * height * width * channels + 64;
+    Operand *copy = static_cast<Operand *>(scratch.take(size * sizeof(Operand)));
+    q8_copy_padded(ctx, copy, static_cast<const uint8_t *>(inputs[0].data), s, a.x_zero_point,
+                   is_signed);
+    p.x = copy;
+  }
+  p.pixel = s.sw * channels;
+  p.row = s.sh * width * channels;
+  p.image = height * width * channels;
+  p.n = s.n;
+  p.oh = s.oh;
+  p.ow = s.ow;
+  p.runs = runs;
+  p.n_runs = write_runs(s, width * channels, runs);
+  p.k4 = s.kh * s.kw * q8_ceil(group_c, 4);
+  p.o = group_o;
+  p.y_pixel = q8_channels(s.o);
+  p.o_room = s.groups == 1 ? p.y_pixel : group_o;
+  p.store = q8_store_of(a);
+  const int64_t panels = q8_packed_bytes(group_o, p.k4);
+  int8_t *own = packed ? nullptr : static_cast<int8_t *>(scratch.take(panels));
+  const int32_t zero = q8_zero(Operand(), a.x_zero_point, is_signed);
+  const Operand *x = p.x;
+  for (int64_t group = 0; group < s.groups; ++group) {
+    const int64_t first = group * group_o;
+    const int8_t *weight = static_cast<const int8_t *>(inputs[1].data);
+    if (packed) {
+      p.weight = weight + group * panels;
+    } else {
+      const int64_t taps = s.kh * s.kw, size = group_c * taps;
+      q8_pack(ctx, own, weight + first * size, {group_o, group_c, taps, size, taps, false});
+      p.weight = own;
+    }
+    q8_fold_zero(columns.bias + first, nullptr, p.weight, group_o, p.k4, 0, zero);
+    p.x = x + group * group_c;
+    p.bias = columns.bias + first;
+    p.multiplier = columns.multiplier + first;
+    p.y = static_cast<uint8_t *>(outputs[0].data) + first;
+    if (a.has_residual) p.residual.data = static_cast<const uint8_t *>(inputs[next].data) + first;
+    q8_run(ctx, p);
+  }
+  return 0;
+}
+
+int conv_packed(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
+                const ty_attrs *attrs, void *workspace) {
+  return run(ctx, inputs, outputs, attrs, workspace, true);
+}
+
+int conv_unpacked(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
+                  const ty_attrs *attrs, void *workspace) {
+  return run(ctx, inputs, outputs, attrs, workspace, false);
+}
+
+}  // namespace
+}  // namespace TY_ISA
+
+TY_EXPORT_KERNELS(int8_conv, TY_KERNEL(conv_packed, "conv2d_q8", "direct"),
+                  TY_KERNEL(conv_packed, "conv2d_q8", "direct_unbiased"),
+                  TY_KERNEL(conv_unpacked, "conv2d_q8", "unpacked"),
+                  TY_KERNEL(conv_unpacked, "conv2d_q8", "unpacked_unbiased"))

@@ -1,0 +1,47 @@
+// Extents of a convolution of 8-bit images and the padded copy that it reads.
+#pragma once
+
+#include "int8.hpp"
+
+namespace TY_ISA {
+namespace {
+
+struct Q8ConvShape {
+  int64_t n, c, h, w, o, oh, ow, kh, kw, sh, sw, dh, dw, top, left, bottom, right, groups;
+};
+
+static inline Q8ConvShape q8_conv_shape(const ty_conv2d_quantized_attrs &a,
+                                         const ty_tensor *inputs, const ty_tensor &y) {
+  const int64_t *x = inputs[0].shape, *w = inputs[1].shape;
+  const int64_t *stride = TY_INTS(&a, a.stride), *padding = TY_INTS(&a, a.padding);
+  const int64_t *dilation = TY_INTS(&a, a.dilation);
+  return {x[0],      x[1],      x[2],        x[3],        y.shape[1], y.shape[2],
+          y.shape[3], w[2],     w[3],        stride[0],   stride[1],  dilation[0],
+          dilation[1], padding[0], padding[1], padding[2], padding[3], a.groups};
+}
+
+// Copies an image into operands with padding around it that stands for zero.
+template <typename T>
+inline void q8_copy_padded(const ty_ctx *ctx, T *to, const uint8_t *from, const Q8ConvShape &s,
+                           int64_t zero_point, bool is_signed) {
+  const int64_t channels = q8_channels(s.c), h = s.h + s.top + s.bottom;
+  const int64_t w = s.w + s.left + s.right, row = w * channels;
+  const T zero = static_cast<T>(q8_zero(T(), zero_point, is_signed));
+  ty_parallel(ctx, s.n * h, 1 + 32768 / (row + 1), [&](int64_t begin, int64_t end, int32_t) {
+    for (int64_t at = begin; at < end; ++at) {
+      const int64_t y = at % h - s.top;
+      T *target = to + at * row;
+      if (y < 0 || y >= s.h) {
+        for (int64_t i = 0; i < row; ++i) target[i] = zero;
+        continue;
+      }
+      for (int64_t i = 0; i < s.left * channels; ++i) target[i] = zero;
+      q8_convert(target + s.left * channels, from + (at / h * s.h + y) * s.w * channels,
+                 s.w * channels, zero_point, is_signed);
+      for (int64_t i = (s.left + s.w) * channels; i < row; ++i) target[i] = zero;
+    }
+  });
+}
+
+}  // namespace
+}  // namespace TY_ISA

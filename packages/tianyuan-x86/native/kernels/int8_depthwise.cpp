@@ -1,0 +1,215 @@
+// conv2d_quantized with one channel per group: 64 channels of a pixel side by side, four taps at a
+// time, whose bytes are interleaved so that a dot product sums them.
+//
+// Interleaving by unpacking leaves channel 16 l + 4 q + i of 64 in lane 4 l + i of vector q; the
+// packed weight and the tables by output are ordered so too.
+#include "int8_conv.hpp"
+
+namespace TY_ISA {
+namespace {
+
+struct Depthwise {
+  const uint8_t *x;
+  const int64_t *offsets;  // of the taps, filled up to whole fours
+  const int8_t *weight;
+  const int32_t *bias;
+  const float *multiplier;
+  Q8Residual residual;
+  Q8Store store;
+  uint8_t *y;
+  int64_t fours, channels, pixel, row, image, n, oh, ow;
+};
+
+TY_INLINE int64_t ordered(int64_t channel) {
+  const int64_t at = channel % 64;
+  return channel - at + at / 4 % 4 * 16 + at / 16 * 4 + at % 4;
+}
+
+#if defined(__AVX512VNNI__)
+typedef __m512i Bytes;
+enum { WIDTH = 64 };
+TY_INLINE Bytes load_bytes(const uint8_t *from, __mmask64 mask) {
+  return _mm512_maskz_loadu_epi8(mask, from);
+}
+#else
+typedef __m256i Bytes;
+enum { WIDTH = 16 };
+#endif
+
+// Bias, multiplier, residual, rounding and clamping of the lanes of one vector of sums.
+TY_INLINE vi finish(const Depthwise &d, vi sum, vi bias, vf multiplier, vi residual) {
+  vf t = vmul(vi_to_vf(vi_add(sum, bias)), multiplier);
+  if (d.residual.data != nullptr) {
+    const vi centred = vi_sub(residual, vi_set1(d.residual.zero_point));
+    t = vadd(t, vmul(vi_to_vf(centred), vset1(d.residual.multiplier)));
+  }
+  return vi_and(q8_finish(t, d.store), vi_set1(0xff));
+}
+
+#if defined(__AVX512VNNI__)
+
+// Pixels of an output row, for 64 channels from c0 on.
+void run_row(const Depthwise &d, const uint8_t *x, uint8_t *y, const uint8_t *residual,
+             int64_t c0) {
+  const int64_t some = q8_lesser(64, d.channels - c0);
+  const __mmask64 mask = some >= 64 ? ~__mmask64{0} : (__mmask64{1} << some) - 1;
+  const int8_t *weight = d.weight + c0 / 64 * (d.fours + 1) * 256;
+  const vi zero = _mm512_setzero_si512();
+  const vi flip = _mm512_set1_epi8(d.residual.is_signed ? -128 : 0);
+  for (int64_t ox = 0; ox < d.ow; ++ox) {
+    const uint8_t *at = x + ox * d.pixel + c0;
+    vi sums[4] = {zero, zero, zero, zero}, wide[4] = {zero, zero, zero, zero};
+    for (int64_t four = 0; four < d.fours; ++four) {
+      const int64_t *offsets = d.offsets + 4 * four;
+      const Bytes a = load_bytes(at + offsets[0], mask), b = load_bytes(at + offsets[1], mask);
+      const Bytes c = load_bytes(at + offsets[2], mask), e = load_bytes(at + offsets[3], mask);
+      const Bytes ab0 = _mm512_unpacklo_epi8(a, b), ab1 = _mm512_unpackhi_epi8(a, b);
+      const Bytes ce0 = _mm512_unpacklo_epi8(c, e), ce1 = _mm512_unpackhi_epi8(c, e);
+      const int8_t *w = weight + four * 256;
+      sums[0] = _mm512_dpbusd_epi32(sums[0], _mm512_unpacklo_epi16(ab0, ce0),
+                                    _mm512_loadu_si512(w));
+      sums[1] = _mm512_dpbusd_epi32(sums[1], _mm512_unpackhi_epi16(ab0, ce0),
+                                    _mm512_loadu_si512(w + 64));
+      sums[2] = _mm512_dpbusd_epi32(sums[2], _mm512_unpacklo_epi16(ab1, ce1),
+                                    _mm512_loadu_si512(w + 128));
+      sums[3] = _mm512_dpbusd_epi32(sums[3], _mm512_unpackhi_epi16(ab1, ce1),
+                                    _mm512_loadu_si512(w + 192));
+    }
+    if (residual != nullptr) {
+      const Bytes r = vi_xor(load_bytes(residual + ox * d.channels + c0, mask), flip);
+      const Bytes low = _mm512_unpacklo_epi8(r, zero), high = _mm512_unpackhi_epi8(r, zero);
+      wide[0] = _mm512_unpacklo_epi16(low, zero);
+      wide[1] = _mm512_unpackhi_epi16(low, zero);
+      wide[2] = _mm512_unpacklo_epi16(high, zero);
+      wide[3] = _mm512_unpackhi_epi16(high, zero);
+    }
+    for (int q = 0; q < 4; ++q)
+      sums[q] = finish(d, sums[q], vi_load(d.bias + c0 + 16 * q),
+                       vload(d.multiplier + c0 + 16 * q), wide[q]);
+    const Bytes bytes = _mm512_packus_epi16(_mm512_packus_epi32(sums[0], sums[1]),
+                                            _mm512_packus_epi32(sums[2], sums[3]));
+    _mm512_mask_storeu_epi8(y + ox * d.channels + c0, mask, bytes);
+  }
+}
+
+#else
+
+TY_INLINE vi widen8(const uint8_t *from) {
+  return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(from)));
+}
+
+// Two groups of four lanes, of vectors q and q + 1.
+template <typename T>
+TY_INLINE vi pair_of(const T *from, int64_t apart) {
+  return _mm256_loadu2_m128i(reinterpret_cast<const __m128i *>(from + apart),
+                             reinterpret_cast<const __m128i *>(from));
+}
+
+void run_row(const Depthwise &d, const uint8_t *x, uint8_t *y, const uint8_t *residual,
+             int64_t c0) {
+  const int64_t block = c0 / 64 * 64, lane = c0 % 64 / 16;
+  const int8_t *weight = d.weight + c0 / 64 * (d.fours + 1) * 256 + lane * 16;
+  const int32_t *bias = d.bias + block + lane * 4;
+  const float *multiplier = d.multiplier + block + lane * 4;
+  const uint8_t flip = d.residual.is_signed ? 0x80 : 0;
+  for (int64_t ox = 0; ox < d.ow; ++ox) {
+    Q8Lanes result;
+    for (int half = 0; half < 2; ++half) {
+      const uint8_t *at = x + ox * d.pixel + c0 + 8 * half;
+      vi sum = vi_set1(0), wide = vi_set1(0);
+      for (int64_t four = 0; four < d.fours; ++four) {
+        const int64_t *offsets = d.offsets + 4 * four;
+        const vi w = pair_of(weight + four * 256 + half * 128, 64);
+        const vi even = _mm256_srai_epi16(_mm256_slli_epi16(w, 8), 8);  // taps 0 and 2
+        const vi odd = _mm256_srai_epi16(w, 8);
+        const vi x02 = vi_or(widen8(at + offsets[0]),
+                             _mm256_slli_epi32(widen8(at + offsets[2]), 16));
+        const vi x13 = vi_or(widen8(at + offsets[1]),
+                             _mm256_slli_epi32(widen8(at + offsets[3]), 16));
+        sum = vi_add(sum, vi_add(_mm256_madd_epi16(x02, even), _mm256_madd_epi16(x13, odd)));
+      }
+      if (residual != nullptr)
+        wide = vi_xor(widen8(residual + ox * d.channels + c0 + 8 * half), vi_set1(flip));
+      result.part[half] =
+          finish(d, sum, pair_of(bias + half * 32, 16),
+                 _mm256_castsi256_ps(pair_of(multiplier + half * 32, 16)), wide);
+    }
+    q8_store16(y + ox * d.channels + c0, result, 16);
+  }
+}
+
+#endif
+
+int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *attrs,
+        void *workspace) {
+  const auto &a = *reinterpret_cast<const ty_conv2d_quantized_attrs *>(attrs);
+  const Q8ConvShape s = q8_conv_shape(a, inputs, outputs[0]);
+  if (s.n * s.o * s.oh * s.ow == 0) return 0;
+  const bool is_signed = inputs[0].dtype == TY_INT8;
+  const int64_t taps = s.kh * s.kw, all = q8_up(s.c, 64);
+  Q8Scratch scratch = {static_cast<char *>(workspace)};
+  Depthwise d = {};
+  d.fours = q8_ceil(taps, 4);
+  d.channels = q8_channels(s.c);
+  int64_t *offsets = static_cast<int64_t *>(scratch.take(d.fours * 4 * 8));
+  int32_t *bias = static_cast<int32_t *>(scratch.take(q8_columns_bytes(all)));
+  float *multiplier = static_cast<float *>(scratch.take(q8_columns_bytes(all)));
+  d.weight = static_cast<const int8_t *>(inputs[1].data);
+  int next = 2;
+  const int32_t *given = a.has_bias ? static_cast<const int32_t *>(inputs[next++].data) : nullptr;
+  const double *factors = TY_FLOATS(&a, a.multipliers);
+  const uint32_t zero = static_cast<uint32_t>(q8_zero(uint8_t(), a.x_zero_point, is_signed));
+  for (int64_t c = 0; c < all; ++c) {
+    const int64_t at = ordered(c);
+    uint32_t sum;
+    __builtin_memcpy(&sum, d.weight + (c / 64 * (d.fours + 1) + d.fours) * 256 + at % 64 * 4, 4);
+    const uint32_t own = c < s.c && given != nullptr ? static_cast<uint32_t>(given[c]) : 0;
+    bias[at] = static_cast<int32_t>(own - zero * sum);
+    multiplier[at] =
+        c < s.c ? static_cast<float>(factors[a.multipliers.count > 1 ? c : 0]) : 1.0f;
+  }
+  int64_t height = s.h, width = s.w;
+  d.x = static_cast<const uint8_t *>(inputs[0].data);
+  if (is_signed || s.top + s.left + s.bottom + s.right > 0) {
+    height += s.top + s.bottom;
+    width += s.left + s.right;
+    uint8_t *copy = static_cast<uint8_t *>(scratch.take(s.n * height * width * d.channels));
+    q8_copy_padded(ctx, copy, d.x, s, a.x_zero_point, is_signed);
+    d.x = copy;
+  }
+  for (int64_t tap = 0; tap < d.fours * 4; ++tap) {
+    const int64_t i = tap < taps ? tap / s.kw * s.dh : 0, j = tap < taps ? tap % s.kw * s.dw : 0;
+    offsets[tap] = (i * width + j) * d.channels;
+  }
+  d.offsets = offsets;
+  d.bias = bias;
+  d.multiplier = multiplier;
+  d.store = q8_store_of(a);
+  d.y = static_cast<uint8_t *>(outputs[0].data);
+  if (a.has_residual) {
+    d.residual = {static_cast<const uint8_t *>(inputs[next].data),
+                  inputs[next].dtype == TY_INT8, 0, static_cast<float>(a.residual_multiplier)};
+    d.residual.zero_point = q8_zero(uint8_t(), a.residual_zero_point, d.residual.is_signed);
+  }
+  d.pixel = s.sw * d.channels;
+  d.row = s.sh * width * d.channels;
+  d.image = height * width * d.channels;
+  d.oh = s.oh;
+  d.ow = s.ow;
+  const int64_t blocks = q8_ceil(d.channels, WIDTH), work = s.ow * WIDTH * d.fours * 4;
+  ty_parallel(ctx, s.n * s.oh * blocks, 1 + 100000 / (work + 1),
+              [&](int64_t begin, int64_t end, int32_t) {
+                for (int64_t item = begin; item < end; ++item) {
+                  const int64_t line = item / blocks, c0 = item % blocks * WIDTH;
+                  const int64_t target = line * s.ow * d.channels;
+                  run_row(d, d.x + line / s.oh * d.image + line % s.oh * d.row, d.y + target,
+                          d.residual.data != nullptr ? d.residual.data + target : nullptr, c0);
+                }
+              });
+  return 0;
+}
+
+}  // namespace
+}  // namespace TY_ISA
+
+TY_EXPORT_KERNELS(int8_depthwise, TY_KERNEL(run, "conv2d_q8", "depthwise"))

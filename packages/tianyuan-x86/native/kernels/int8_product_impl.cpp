@@ -1,0 +1,243 @@
+// The product of packed 8-bit operands in tiles of pixels and outputs, finished while in registers.
+#include "int8.hpp"
+
+namespace TY_ISA {
+namespace {
+
+TY_INLINE int32_t load32(const void *from) {
+  int32_t value;
+  __builtin_memcpy(&value, from, 4);
+  return value;
+}
+
+TY_INLINE int64_t load64(const void *from) {
+  int64_t value;
+  __builtin_memcpy(&value, from, 8);
+  return value;
+}
+
+// Bias, multiplier, residual, rounding and clamping of a tile's sums, 16 outputs after another.
+__attribute__((noinline)) void finish(const Q8Plan &p, const int32_t *sums, int rows, int blocks,
+                                      int64_t first, int64_t o) {
+  for (int block = 0; block < blocks; ++block, o += 16) {
+    const int64_t count = p.o_room - o;
+    for (int m = 0; m < rows; ++m) {
+      const int64_t pixel = first + m, at = pixel * p.y_pixel + o;
+      Q8Lanes residual = {}, result;
+      if (p.residual.data != nullptr)
+        residual = q8_load16(p.residual.data + at, count, p.residual.is_signed);
+#pragma GCC unroll 2
+      for (int i = 0; i < Q8_PARTS; ++i) {
+        const int64_t lane = o + i * TY_VF;
+        vi sum = vi_load(sums + (m * blocks + block) * 16 + i * TY_VF);
+        sum = vi_add(sum, vi_load(p.bias + lane));
+        if (p.w_zero != nullptr)
+          sum = vi_sub(sum, vi_mul(vi_load(p.w_zero + lane), vi_set1(p.row_sums[pixel])));
+        vf t = vmul(vi_to_vf(sum), vload(p.multiplier + lane));
+        if (p.residual.data != nullptr) {
+          const vi centred = vi_sub(residual.part[i], vi_set1(p.residual.zero_point));
+          t = vadd(t, vmul(vi_to_vf(centred), vset1(p.residual.multiplier)));
+        }
+        result.part[i] = q8_finish(t, p.store);
+      }
+      q8_store16(p.y + at, result, count);
+    }
+  }
+}
+
+// One tile: MR pixels from `first`, NR blocks of 16 outputs from output `o`.
+#if defined(__AVX512VNNI__)
+template <int MR, int NR>
+void tile(const Q8Plan &p, const Operand *const *rows, int64_t first, int64_t o) {
+  const int64_t panel = (p.k4 + 1) * 64;
+  const int8_t *w = p.weight + o / 16 * panel;
+  __m512i sums[MR][NR];
+#pragma GCC unroll 12
+  for (int m = 0; m < MR; ++m)
+#pragma GCC unroll 4
+    for (int n = 0; n < NR; ++n) sums[m][n] = _mm512_setzero_si512();
+  for (int64_t run = 0; run < p.n_runs; ++run) {
+    const int64_t offset = p.runs[run].offset, k4 = p.runs[run].k4;
+    const Operand *x[MR];
+#pragma GCC unroll 12
+    for (int m = 0; m < MR; ++m) x[m] = rows[m] + offset;
+    for (int64_t k = 0; k < k4; ++k, w += 64) {
+      __m512i weight[NR];
+#pragma GCC unroll 4
+      for (int n = 0; n < NR; ++n) weight[n] = _mm512_loadu_si512(w + n * panel);
+#pragma GCC unroll 12
+      for (int m = 0; m < MR; ++m) {
+        const __m512i four = _mm512_set1_epi32(load32(x[m] + 4 * k));
+#pragma GCC unroll 4
+        for (int n = 0; n < NR; ++n) sums[m][n] = _mm512_dpbusd_epi32(sums[m][n], four, weight[n]);
+      }
+    }
+  }
+  alignas(64) int32_t found[MR * NR * 16];
+#pragma GCC unroll 12
+  for (int m = 0; m < MR; ++m)
+#pragma GCC unroll 4
+    for (int n = 0; n < NR; ++n) vi_store(found + (m * NR + n) * 16, sums[m][n]);
+  finish(p, found, MR, NR, first, o);
+}
+
+typedef void (*Tile)(const Q8Plan &, const Operand *const *, int64_t, int64_t);
+struct Height {
+  int rows;
+  Tile tile;
+};
+enum { MAX_ROWS = 12, MAX_BLOCKS = 4 };
+const Height heights[MAX_BLOCKS][4] = {
+    {{8, tile<8, 1>}, {4, tile<4, 1>}, {2, tile<2, 1>}, {1, tile<1, 1>}},
+    {{8, tile<8, 2>}, {4, tile<4, 2>}, {2, tile<2, 2>}, {1, tile<1, 2>}},
+    {{6, tile<6, 3>}, {4, tile<4, 3>}, {2, tile<2, 3>}, {1, tile<1, 3>}},
+    {{6, tile<6, 4>}, {4, tile<4, 4>}, {2, tile<2, 4>}, {1, tile<1, 4>}}};
+#else
+template <int MR, int NR>
+void tile(const Q8Plan &p, const Operand *const *rows, int64_t first, int64_t o) {
+  static_assert(NR == 1, "16 outputs fill the registers");
+  const int8_t *w = p.weight + o / 16 * (p.k4 + 1) * 64;
+  __m256i sums[MR][4];  // of 4 outputs, two partial sums each
+#pragma GCC unroll 4
+  for (int m = 0; m < MR; ++m)
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; ++q) sums[m][q] = _mm256_setzero_si256();
+  for (int64_t run = 0; run < p.n_runs; ++run) {
+    const int64_t offset = p.runs[run].offset, k4 = p.runs[run].k4;
+    for (int64_t k = 0; k < k4; ++k, w += 64) {
+      __m256i x[MR];
+#pragma GCC unroll 4
+      for (int m = 0; m < MR; ++m) x[m] = _mm256_set1_epi64x(load64(rows[m] + offset + 4 * k));
+#pragma GCC unroll 4
+      for (int q = 0; q < 4; ++q) {
+        const __m256i weight = _mm256_cvtepi8_epi16(
+            _mm_loadu_si128(reinterpret_cast<const __m128i *>(w + 16 * q)));
+#pragma GCC unroll 4
+        for (int m = 0; m < MR; ++m)
+          sums[m][q] = _mm256_add_epi32(sums[m][q], _mm256_madd_epi16(x[m], weight));
+      }
+    }
+  }
+  alignas(32) int32_t found[MR * 16];
+#pragma GCC unroll 4
+  for (int m = 0; m < MR; ++m)
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i)
+      vi_store(found + m * 16 + i * 8,
+               _mm256_permute4x64_epi64(_mm256_hadd_epi32(sums[m][2 * i], sums[m][2 * i + 1]),
+                                        0xd8));
+  finish(p, found, MR, 1, first, o);
+}
+
+typedef void (*Tile)(const Q8Plan &, const Operand *const *, int64_t, int64_t);
+struct Height {
+  int rows;
+  Tile tile;
+};
+enum { MAX_ROWS = 3, MAX_BLOCKS = 1 };
+const Height heights[MAX_BLOCKS][4] = {
+    {{3, tile<3, 1>}, {2, tile<2, 1>}, {1, tile<1, 1>}, {1, tile<1, 1>}}};
+#endif
+
+// Pixels [begin, end) of all images by up to MAX_BLOCKS blocks of outputs from output `o`.
+void run_pixels(const Q8Plan &p, int64_t begin, int64_t end, int64_t o) {
+  const int64_t blocks = q8_lesser(q8_ceil(p.o - o, 16), MAX_BLOCKS);
+  const Height *height = heights[blocks - 1];
+  int64_t ox = begin % p.ow, oy = begin / p.ow % p.oh, image = begin / (p.ow * p.oh);
+  for (int64_t at = begin; at < end;) {
+    while (height->rows > end - at) ++height;
+    const Operand *rows[MAX_ROWS];
+    for (int m = 0; m < height->rows; ++m) {
+      rows[m] = p.x + image * p.image + oy * p.row + ox * p.pixel;
+      if (++ox == p.ow) {
+        ox = 0;
+        if (++oy == p.oh) {
+          oy = 0;
+          ++image;
+        }
+      }
+    }
+    height->tile(p, rows, at, o);
+    at += height->rows;
+  }
+}
+
+// Sums of the weights of a panel, by output, into its last row.
+void sum_panel(int8_t *panel, int64_t k4) {
+  int32_t sums[16] = {};
+  for (int64_t k = 0; k < k4; ++k)
+    for (int o = 0; o < 16; ++o) {
+      const int8_t *four = panel + k * 64 + o * 4;
+      sums[o] += four[0] + four[1] + four[2] + four[3];
+    }
+  __builtin_memcpy(panel + k4 * 64, sums, 64);
+}
+
+}  // namespace
+
+void q8_run(const ty_ctx *ctx, const Q8Plan &p) {
+  const int64_t pixels = p.n * p.oh * p.ow;
+  if (pixels <= 0 || p.o <= 0) return;
+  // A piece's rows should stay in the first caches while the weights of its outputs pass by.
+  const int64_t bytes = p.k4 * 4 * static_cast<int64_t>(sizeof(Operand));
+  int64_t chunk = 96 * 1024 / (bytes + 1) / 24 * 24;
+  chunk = chunk < 24 ? 24 : q8_lesser(chunk, 384);
+  const int64_t chunks = q8_ceil(pixels, chunk);
+  const int64_t outputs = 16 * MAX_BLOCKS, items = q8_ceil(p.o, outputs) * chunks;
+  const int64_t work = chunk * outputs * p.k4 * 4;
+  ty_parallel(ctx, items, 1 + 400000 / (work + 1), [&](int64_t begin, int64_t end, int32_t) {
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t first = item % chunks * chunk;
+      run_pixels(p, first, q8_lesser(first + chunk, pixels), item / chunks * outputs);
+    }
+  });
+}
+
+void q8_pack(const ty_ctx *ctx, int8_t *to, const int8_t *from, const Q8Form &form) {
+  const int64_t c4 = q8_ceil(form.c, 4), k4 = form.taps * c4, size = (k4 + 1) * 64;
+  const int8_t flip = form.is_unsigned ? -128 : 0;
+  ty_parallel(ctx, q8_ceil(form.o, 16), 1 + 16384 / size, [&](int64_t begin, int64_t end, int32_t) {
+    for (int64_t block = begin; block < end; ++block) {
+      int8_t *panel = to + block * size;
+      const int64_t o0 = block * 16, outputs = q8_lesser(16, form.o - o0);
+      __builtin_memset(panel, 0, static_cast<size_t>(size));
+      for (int64_t tap = 0; tap < form.taps; ++tap)
+        for (int64_t c = 0; c < form.c; ++c) {
+          int8_t *at = panel + (tap * c4 + c / 4) * 64 + c % 4;
+          const int8_t *source = from + o0 * form.o_step + c * form.c_step + tap;
+          for (int64_t o = 0; o < outputs; ++o)
+            at[o * 4] = static_cast<int8_t>(source[o * form.o_step] ^ flip);
+        }
+      sum_panel(panel, k4);
+    }
+  });
+}
+
+void q8_fill_columns(const Q8Columns &to, const Q8Given &g) {
+  for (int64_t o = 0; o < g.o + 16; ++o) {
+    const bool inside = o < g.o;
+    to.bias[o] = inside && g.bias != nullptr ? g.bias[o] : 0;
+    to.multiplier[o] =
+        inside ? static_cast<float>(g.multipliers[g.n_multipliers > 1 ? o : 0]) : 1.0f;
+    if (to.w_zero != nullptr)
+      to.w_zero[o] =
+          inside ? static_cast<int32_t>(g.w_zeros[g.n_w_zeros > 1 ? o : 0]) + g.w_shift : 0;
+  }
+}
+
+void q8_fold_zero(int32_t *bias, const int32_t *w_zero, const int8_t *weight, int64_t o, int64_t k4,
+                  int64_t terms, int32_t x_zero) {
+  if (x_zero == 0) return;
+  // Sums wrap around as the definition has it, so they are taken without sign.
+  const uint32_t zero = static_cast<uint32_t>(x_zero);
+  for (int64_t at = 0; at < o; ++at) {
+    const int8_t *sums = weight + at / 16 * (k4 + 1) * 64 + k4 * 64;
+    const uint32_t sum = static_cast<uint32_t>(load32(sums + at % 16 * 4));
+    uint32_t found = static_cast<uint32_t>(bias[at]) - zero * sum;
+    if (w_zero != nullptr)
+      found += zero * static_cast<uint32_t>(w_zero[at]) * static_cast<uint32_t>(terms);
+    bias[at] = static_cast<int32_t>(found);
+  }
+}
+
+}  // namespace TY_ISA

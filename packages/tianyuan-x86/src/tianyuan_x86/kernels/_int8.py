@@ -1,0 +1,153 @@
+"""Know the physical forms of 8-bit values and the workspace of the products on them."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+from tianyuan.kernel import Call, Layout
+from tianyuan.shapes import Shape
+
+IMAGE = "nhwc16"  # channels last, their number rounded up as `channels` has it
+CONV_WEIGHT = "oihw16o4i"
+DEPTHWISE_WEIGHT = "goihw64g4i"
+MATRIX = "kn16n4k"  # second operand (K, N)
+MATRIX_TRANSPOSED = "nk16n4k"  # second operand (N, K)
+FORMS = "int8|uint8"
+
+
+def round_up(value: int, to: int) -> int:
+    """Return the least multiple of ``to`` that is not below ``value``."""
+    return -(-value // to) * to
+
+
+def channels(count: int) -> int:
+    """Return how many bytes a pixel of an image takes."""
+    return 4 if count <= 4 else round_up(count, 16)
+
+
+def table_bytes(outputs: int) -> int:
+    """Return the bytes of one padded table of values by output (q8_columns_bytes of int8.hpp)."""
+    return round_up(4 * (outputs + 32), 64)
+
+
+def packed_bytes(outputs: int, terms: int) -> int:
+    """Return the bytes of a packed weight; ``terms`` are counted in fours."""
+    return -(-outputs // 16) * (terms + 1) * 64
+
+
+def _image_extents(shape: Shape) -> Shape:
+    n, c, h, w = shape
+    return (n, h, w, channels(c))
+
+
+def _pack_image(array: np.ndarray) -> np.ndarray:
+    n, c, h, w = array.shape
+    packed = np.zeros((n, h, w, channels(c)), array.dtype)
+    packed[..., :c] = array.transpose(0, 2, 3, 1)
+    return packed
+
+
+def _unpack_image(array: np.ndarray, shape: Shape) -> np.ndarray:
+    return np.ascontiguousarray(array[..., : shape[1]].transpose(0, 3, 1, 2))
+
+
+def _with_sums(rows: np.ndarray, axis: int) -> np.ndarray:
+    """Append rows of int32 sums over ``axis`` and the last one, as bytes, along ``axis``.
+
+    Integers of 8 bits only are ever summed; other values get zeros in their place.
+    """
+    if rows.dtype.itemsize == 1:
+        sums = rows.astype(np.int32).sum(axis=(axis, -1), dtype=np.int32)
+        extra = np.ascontiguousarray(sums)[..., None].view(rows.dtype)
+    else:
+        extra = np.zeros((*rows.shape[:axis], *rows.shape[axis + 1 :]), rows.dtype)
+    return np.ascontiguousarray(np.concatenate([rows, np.expand_dims(extra, axis)], axis))
+
+
+def _pack_panels(matrix: np.ndarray) -> np.ndarray:
+    """Pack (outputs, taps, terms) into panels of 16 outputs with 4 terms next to each other."""
+    o, taps, c = matrix.shape
+    padded = np.zeros((round_up(o, 16), taps, round_up(c, 4)), matrix.dtype)
+    padded[:o, :, :c] = matrix
+    split = padded.reshape(-1, 16, padded.shape[1] * padded.shape[2] // 4, 4)
+    return _with_sums(split.transpose(0, 2, 1, 3), 1)
+
+
+def _unpack_panels(array: np.ndarray, o: int, taps: int, c: int) -> np.ndarray:
+    """Return (outputs, taps, terms) without the sums."""
+    split = array[:, :-1].transpose(0, 2, 1, 3)
+    return split.reshape(array.shape[0] * 16, taps, -1)[:o, :, :c]
+
+
+def _weight_extents(shape: Shape) -> Shape:
+    o, i, h, w = shape
+    return (-(-o // 16), h * w * -(-i // 4) + 1, 16, 4)
+
+
+def _pack_weight(array: np.ndarray) -> np.ndarray:
+    o, i, h, w = array.shape
+    return _pack_panels(array.reshape(o, i, h * w).transpose(0, 2, 1))
+
+
+def _unpack_weight(array: np.ndarray, shape: Shape) -> np.ndarray:
+    o, i, h, w = shape
+    rows = _unpack_panels(array, o, h * w, i).transpose(0, 2, 1)
+    return np.ascontiguousarray(rows).reshape(shape)
+
+
+def _matrix_extents(swapped: bool, shape: Shape) -> Shape:
+    n, k = shape if swapped else shape[::-1]
+    return (-(-n // 16), -(-k // 4) + 1, 16, 4)
+
+
+def _pack_matrix(swapped: bool, array: np.ndarray) -> np.ndarray:
+    return _pack_panels((array if swapped else array.T)[:, None])
+
+
+def _unpack_matrix(swapped: bool, array: np.ndarray, shape: Shape) -> np.ndarray:
+    n, k = shape if swapped else shape[::-1]
+    rows = _unpack_panels(array, n, 1, k).reshape(n, k)
+    return np.ascontiguousarray(rows if swapped else rows.T)
+
+
+def _depthwise_extents(shape: Shape) -> Shape:
+    g, i, h, w = shape
+    return (-(-g // 64), -(-(i * h * w) // 4) + 1, 4, 16, 4)
+
+
+def _pack_depthwise(array: np.ndarray) -> np.ndarray:
+    g, taps = array.shape[0], array.shape[1] * array.shape[2] * array.shape[3]
+    padded = np.zeros((round_up(g, 64), round_up(taps, 4)), array.dtype)
+    padded[:g, :taps] = array.reshape(g, taps)
+    # Channel 16 l + 4 q + i lies in lane 4 l + i of vector q, where unpacking bytes puts it.
+    split = padded.reshape(-1, 4, 4, 4, padded.shape[1] // 4, 4)
+    ordered = split.transpose(0, 4, 2, 1, 3, 5).reshape(-1, split.shape[4], 4, 16, 4)
+    return _with_sums(ordered, 1)
+
+
+def _unpack_depthwise(array: np.ndarray, shape: Shape) -> np.ndarray:
+    g, i, h, w = shape
+    split = array[:, :-1].reshape(array.shape[0], -1, 4, 4, 4, 4).transpose(0, 3, 2, 4, 1, 5)
+    rows = split.reshape(array.shape[0] * 64, -1)[:g, : i * h * w]
+    return np.ascontiguousarray(rows).reshape(shape)
+
+
+def all_layouts() -> list[Layout]:
+    """Return the layouts of 8-bit images and weights; what pads an image is never looked at."""
+    found = [
+        Layout(IMAGE, 4, _image_extents, _pack_image, _unpack_image, "undefined"),
+        Layout(CONV_WEIGHT, 4, _weight_extents, _pack_weight, _unpack_weight, "undefined"),
+        Layout(
+            DEPTHWISE_WEIGHT, 4, _depthwise_extents, _pack_depthwise, _unpack_depthwise, "undefined"
+        ),
+    ]
+    for name, swapped in ((MATRIX, False), (MATRIX_TRANSPOSED, True)):
+        parts = (partial(f, swapped) for f in (_matrix_extents, _pack_matrix, _unpack_matrix))
+        found.append(Layout(name, 2, *parts, "undefined"))
+    return found
+
+
+def nonzero_weight_points(call: Call) -> bool:
+    """Tell whether the second operand of a product has a zero point other than 0."""
+    return any(point != 0 for point in call.attrs.w_zero_points)

@@ -1,0 +1,135 @@
+"""Describe the convolutions of 8-bit integers on channels-last images."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tianyuan.kernel import PLAIN, Call, Kernel, Layout, Layouts
+
+from .._tier import INT8_TIERS, Tier
+from . import _conv_geometry as geo
+from . import _int8 as q8
+
+TIERS = INT8_TIERS
+
+_START = 1e-6  # seconds to enter a kernel and fill its tables
+_RATE = {"avx2": 1.0e11, "vnni": 3.0e11}  # operations per second and thread inside a tile
+_DEPTHWISE_RATE = {"avx2": 2.0e10, "vnni": 8.0e10}
+_VALUES, _PACKED = 1.2e10, 1.0e9  # bytes per second: read and written, packed
+_OPERAND = {"avx2": 2, "vnni": 1}  # bytes of a term of the first operand
+
+
+def layouts() -> list[Layout]:
+    """Return the layouts of 8-bit values."""
+    return q8.all_layouts()
+
+
+def _reason(unbiased: bool, call: Call) -> str | None:
+    a = call.attrs
+    if (a.has_residual and not a.has_bias) != unbiased:
+        return f"serves {'a residual without bias' if unbiased else 'a bias before any residual'}"
+    if q8.nonzero_weight_points(call):
+        return "serves weights whose zero point is 0"
+    return None
+
+
+def _packed_reason(unbiased: bool, call: Call) -> str | None:
+    g = geo.geometry(call)
+    if g.groups > 1 and (g.o // g.groups) % 16:
+        return f"serves groups of a multiple of 16 outputs, got {g.o} in {g.groups} groups"
+    return _reason(unbiased, call)
+
+
+def _depthwise_reason(unbiased: bool, call: Call) -> str | None:
+    g = geo.geometry(call)
+    if not g.is_depthwise or g.c <= 4:
+        return (
+            f"serves more than 4 groups of one channel, got {g.c} and {g.o} channels "
+            f"in {g.groups} groups"
+        )
+    return _reason(unbiased, call)
+
+
+def _copy_bytes(tier: str, call: Call) -> int:
+    g, (top, left, bottom, right) = geo.geometry(call), call.attrs.padding
+    size = g.n * (g.h + top + bottom) * (g.w + left + right) * q8.channels(g.c) + 64
+    return geo.round_up(size * _OPERAND[tier], 64)
+
+
+def _workspace(tier: str, packs: bool, call: Call) -> int:
+    g = geo.geometry(call)
+    size = geo.round_up(16 * g.taps, 64) + 2 * q8.table_bytes(g.o) + _copy_bytes(tier, call)
+    if packs:
+        size += q8.packed_bytes(g.o // g.groups, g.taps * -(-(g.c // g.groups) // 4))
+    return size
+
+
+def _depthwise_workspace(call: Call) -> int:
+    g = geo.geometry(call)
+    rows = geo.round_up(8 * geo.round_up(g.taps, 4), 64)
+    return rows + 2 * q8.table_bytes(geo.round_up(g.c, 64)) + _copy_bytes("vnni", call)
+
+
+def _cost(tier: str, packs: bool, call: Call) -> float:
+    g = geo.geometry(call)
+    outputs, inputs = g.o // g.groups, g.c // g.groups
+    padding = geo.round_up(outputs, 16) / max(outputs, 1) * geo.round_up(inputs, 4) / max(inputs, 1)
+    seconds = g.flops * padding / _RATE[tier]
+    if packs:
+        seconds += call.inputs[1].nbytes / _PACKED
+    return _spread(call, g, seconds)
+
+
+def _depthwise_cost(tier: str, call: Call) -> float:
+    g = geo.geometry(call)
+    return _spread(call, g, g.flops / _DEPTHWISE_RATE[tier])
+
+
+def _spread(call: Call, g: geo.Geometry, seconds: float) -> float:
+    moved = call.outputs[0].nbytes + 2 * call.inputs[0].nbytes
+    threads = min(float(call.threads), max(1.0, g.flops / 2e6))
+    return g.groups * _START + (seconds + moved / _VALUES) / threads
+
+
+def kernels(tier: Tier) -> list[Kernel]:
+    """Return the convolutions of a tier."""
+    found = []
+    for unbiased in (False, True):
+        suffix = "_unbiased" if unbiased else ""
+        # A depthwise residual without a bias is left to the unpacked kernel.
+        rest = (q8.IMAGE,) if unbiased else (PLAIN, q8.IMAGE)
+        for variant, weight, reason, cost, workspace in (
+            (
+                "direct",
+                q8.CONV_WEIGHT,
+                _packed_reason,
+                partial(_cost, tier.name, False),
+                partial(_workspace, tier.name, False),
+            ),
+            (
+                "unpacked",
+                PLAIN,
+                _reason,
+                partial(_cost, tier.name, True),
+                partial(_workspace, tier.name, True),
+            ),
+            (
+                "depthwise",
+                q8.DEPTHWISE_WEIGHT,
+                _depthwise_reason,
+                partial(_depthwise_cost, tier.name),
+                _depthwise_workspace,
+            ),
+        )[: 2 if unbiased else 3]:
+            found.append(
+                tier.kernel(
+                    "conv2d_q8",
+                    variant + suffix,
+                    "conv2d_quantized",
+                    layouts=Layouts((q8.IMAGE, weight, *rest), (q8.IMAGE,)),
+                    supports=partial(reason, unbiased),
+                    cost=cost,
+                    workspace=workspace,
+                )
+            )
+    return found
