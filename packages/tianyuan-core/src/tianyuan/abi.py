@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .dtypes import CODES
+from .errors import AttrError
 from .op import Op
 
 ABI_VERSION = 1
@@ -38,7 +39,18 @@ def _layout_of(attrs_class: Hashable) -> tuple[tuple[str, str], ...]:
 
 
 def encode_attrs(op: Op, attrs: Any, n_inputs: int, n_outputs: int) -> bytes:
-    """Lay an op's attributes out as the C struct of ``attrs.h``, lists behind the fixed part."""
+    """Lay an op's attributes out as the C struct of ``attrs.h``, lists behind the fixed part.
+
+    Raises:
+        AttrError: where a number does not fit 64 bits.
+    """
+    try:
+        return _encode(op, attrs, n_inputs, n_outputs)
+    except (struct.error, OverflowError):
+        raise AttrError(f"{op.name}: a number does not fit 64 bits, got {attrs}") from None
+
+
+def _encode(op: Op, attrs: Any, n_inputs: int, n_outputs: int) -> bytes:
     layout = _layout_of(type(attrs))
     size = _HEADER.size + sum(16 if _C_TYPES[kind] == "ty_list" else 8 for _, kind in layout)
     head = [_HEADER.pack(ABI_VERSION, size, op.version, n_inputs, n_outputs)]

@@ -18,6 +18,7 @@ from .kernel import CFunction
 KERNEL_TABLE_CAPSULE = b"tianyuan.kernel_table.v1"
 THREAD_POOL_CAPSULE = b"tianyuan.thread_pool.v1"
 MAX_DIMS = 8
+MAX_THREADS = 1024
 _ERROR_SIZE = 512
 
 # invoke(address, attrs, inputs, outputs, workspace, threads): runs a ty_run on plain arrays.
@@ -140,9 +141,9 @@ def _default_threads() -> int:
             if hasattr(os, "sched_getaffinity")
             else (os.cpu_count() or 1)
         )
-    if not text.isdecimal() or int(text) < 1:
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_THREADS:
         raise ValueError(
-            f"TIANYUAN_NUM_THREADS: must be a positive integer, got {text!r}, expected like '4'"
+            f"TIANYUAN_NUM_THREADS: must be an integer, got {text!r}, expected 1 to {MAX_THREADS}"
         )
     return int(text)
 
@@ -163,13 +164,15 @@ def set_num_threads(threads: int) -> None:
     """Choose how many threads may take part in one kernel.
 
     Raises:
-        ValueError: where it is less than one.
+        ValueError: where it is no integer from 1 to 1024.
     """
     global _threads
-    if threads < 1:
-        raise ValueError(f"set_num_threads: too few threads, got {threads}, expected at least 1")
+    if not isinstance(threads, int) or not 1 <= threads <= MAX_THREADS:
+        raise ValueError(
+            f"set_num_threads: must be an integer, got {threads!r}, expected 1 to {MAX_THREADS}"
+        )
     with _lock:
-        _threads = int(threads)
+        _threads = threads
         if _pool is not None:
             _resize(_pool, _threads)
 

@@ -16,6 +16,7 @@ import pluggy
 from . import hookspecs, registry
 from .device import device_kind
 from .errors import PluginError
+from .locks import ForkSafeLock
 from .plugin import API
 
 GROUP = "tianyuan.backends"
@@ -57,6 +58,8 @@ class PluginRecord:
 
 _records: dict[str, PluginRecord] = {}
 _waiting: list[PluginRecord] = []
+_loading = ForkSafeLock()  # of plugins' kernels: other threads wait until all are there
+_complete: dict[str, int] = {}  # kind of device -> how many plugins were known when all were asked
 _manager = pluggy.PluginManager(hookspecs.PROJECT)
 _manager.add_hookspecs(hookspecs)
 
@@ -158,6 +161,7 @@ def _entry_points() -> Iterable[metadata.EntryPoint]:
 def load(record: PluginRecord, importer: Callable[[], Any]) -> None:
     """Import one plugin and register what it brings, or quarantine it."""
     _records.setdefault(record.name, record)
+    _complete.clear()
     try:
         record.module = importer()
     except Exception as error:
@@ -234,21 +238,36 @@ def _refuse_taken(name: str, what: str, attribute: str) -> None:
 def ensure_kernels(device: str) -> None:
     """Ask every loaded plugin for its layouts and its kernels on a kind of device, once each."""
     kind = device_kind(device)
-    for record in records():
-        if record.state == LOADED and kind not in record.kernels_asked:
-            first = not record.kernels_asked
-            record.kernels_asked.add(kind)
-            hook = "tianyuan_layouts"
-            try:
-                if first:
-                    _register_layouts(record)
-                hook = "tianyuan_kernels"
-                found = _flat(record, hook, device=kind)
-                _check_kernels(record, found)
-                if found:
-                    registry.register_kernels(record.name, kind, found)
-            except Exception as error:
-                quarantine(record, f"{hook} raised: {_describe(error)}", error)
+    if kind in _complete and len(_records) == _complete[kind]:
+        return
+    with _loading:
+        for record in records():
+            if record.state == LOADED and kind not in record.kernels_asked:
+                _ask_kernels(record, kind)
+        _complete[kind] = len(_records)
+
+
+def _ask_kernels(record: PluginRecord, kind: str) -> None:
+    # Noted at once, since a plugin may look kernels up while it is asked for its own; taken back
+    # where the user interrupts, so that the next call asks again.
+    first = not record.kernels_asked
+    record.kernels_asked.add(kind)
+    hook = "tianyuan_layouts"
+    try:
+        if first:
+            _register_layouts(record)
+        hook = "tianyuan_kernels"
+        found = _flat(record, hook, device=kind)
+        _check_kernels(record, found)
+        if found:
+            registry.register_kernels(record.name, kind, found)
+    except Exception as error:
+        quarantine(record, f"{hook} raised: {_describe(error)}", error)
+    except BaseException:
+        record.kernels_asked.discard(kind)
+        registry.unregister(record.name, (), record.layouts)
+        record.layouts = []
+        raise
 
 
 def _register_layouts(record: PluginRecord) -> None:

@@ -14,6 +14,7 @@ from .errors import BackendError, DeviceError, KernelError, PluginError
 from .kernel import Call, DeviceSpec, Kernel, Layout
 from .op import Op
 
+MAX_DIMS = 8  # of tensors that the C ABI can describe
 ISA_ORDER = ("any", "avx2", "avx512", "vnni", "amx")
 
 
@@ -39,6 +40,7 @@ _layouts: dict[str, Layout] = {}
 _devices: dict[str, DeviceSpec] = {}
 _backends: dict[tuple[str, str], Backend] = {}
 _cache: dict[object, Selection] = {}
+_CACHE_LIMIT = 8192
 generation = 0  # grows with every registration, so that caches notice
 
 
@@ -223,12 +225,30 @@ def refusal(kernel: Kernel, call: Call, isa_cap: str | None = None) -> str | Non
         beyond = ISA_ORDER.index(kernel.isa) > ISA_ORDER.index(isa_cap)
         if beyond:
             return f"needs {kernel.isa}, capped at {isa_cap}"
+    if kernel.is_native and any(spec.ndim > MAX_DIMS for spec in (*call.inputs, *call.outputs)):
+        return f"serves at most {MAX_DIMS} dimensions"
     if kernel.dtypes is not None:
         for index, spec in enumerate(call.inputs or call.outputs):
             accepted = kernel.dtypes[min(index, len(kernel.dtypes) - 1)]
             if not _accepts(accepted, spec.dtype):
                 return f"input {index} is {spec.dtype.name}, serves {accepted}"
-    return kernel.supports(call)
+    try:
+        return kernel.supports(call)
+    except Exception as error:
+        raise KernelError(
+            f"{call.op.name}: kernel {kernel.name} of {kernel.backend or 'no backend'} raised in "
+            f"supports: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _cost(kernel: Kernel, call: Call) -> float:
+    try:
+        return float(kernel.cost(call))
+    except Exception as error:
+        raise KernelError(
+            f"{call.op.name}: kernel {kernel.name} of {kernel.backend or 'no backend'} raised in "
+            f"cost: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _accepts(accepted: str, dtype: DType) -> bool:
@@ -267,7 +287,7 @@ def supporting(call: Call, device: str = "cpu") -> tuple[list[Kernel], list[tupl
             served.append(kernel)
         else:
             refused.append((kernel.name, reason))
-    served.sort(key=lambda kernel: (kernel.is_reference, kernel.cost(call)))
+    served.sort(key=lambda kernel: (kernel.is_reference, _cost(kernel, call)))
     return served, refused
 
 
@@ -280,7 +300,10 @@ def select(call: Call, device: str = "cpu", plain_only: bool = True) -> Selectio
     key = (call.key, device, chosen_backend(), isa_cap(), plain_only, generation)
     found = _cache.get(key)
     if found is None:
-        found = _cache[key] = _select(call, device, plain_only)
+        found = _select(call, device, plain_only)
+        if len(_cache) >= _CACHE_LIMIT:
+            _cache.clear()
+        _cache[key] = found
     return found
 
 

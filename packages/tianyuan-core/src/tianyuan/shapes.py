@@ -256,7 +256,7 @@ def broadcast(op: str, *shapes: Shape) -> Shape:
             if int(shape[index]) == 1:
                 # A symbol that happens to be 1 here may be larger in another specialisation.
                 if int(extent) == 1 and isinstance(shape[index], Dim):
-                    extent = shape[index]
+                    extent = _wider(extent, shape[index])
                 continue
             if int(extent) == 1:
                 extent = shape[index]
@@ -266,6 +266,13 @@ def broadcast(op: str, *shapes: Shape) -> Shape:
                 )
         result.append(extent)
     return tuple(result)
+
+
+def _wider(one: int, other: Dim) -> int:
+    """Return what two extents of 1 broadcast to, of which at least one is a symbol."""
+    if not isinstance(one, Dim) or one.expr == other.expr:
+        return other
+    return Dim(1, ("max", one.expr, other.expr))
 
 
 def format_shape(shape: Sequence[int]) -> str:

@@ -101,7 +101,7 @@ int batch_norm(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, c
   const float *variance = static_cast<const float *>(inputs[2].data);
   const float *weight = static_cast<const float *>(inputs[3].data);
   const float *bias = static_cast<const float *>(inputs[4].data);
-  if (!Blocked && m.pixels > 1) {
+  if (!Blocked && m.pixels != 1) {
     ty_parallel(ctx, m.batch * m.channels, NORM_GRAIN / (m.pixels + 1) + 1,
                 [&](int64_t begin, int64_t end, int32_t) {
                   for (int64_t i = begin; i < end; ++i) {
@@ -176,7 +176,7 @@ int batch_norm_train(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outp
   float *y = static_cast<float *>(outputs[0].data);
   float *mean = static_cast<float *>(outputs[1].data);
   float *variance = static_cast<float *>(outputs[2].data);
-  if (!Blocked && m.pixels > 1) {
+  if (!Blocked && m.pixels != 1) {
     ty_parallel(ctx, m.channels, NORM_GRAIN / (m.batch * m.pixels + 1) + 1,
                 [&](int64_t begin, int64_t end, int32_t) {
                   for (int64_t c = begin; c < end; ++c) {
@@ -326,7 +326,7 @@ int batch_norm_backward(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *o
                       static_cast<float *>(outputs[1].data),
                       static_cast<float *>(outputs[2].data),
                       reinterpret_cast<const ty_batch_norm_backward_attrs *>(raw)->eps};
-  if (!Blocked && m.pixels > 1) {
+  if (!Blocked && m.pixels != 1) {
     ty_parallel(ctx, m.channels, NORM_GRAIN / (m.batch * m.pixels + 1) + 1,
                 [&](int64_t begin, int64_t end, int32_t) {
                   for (int64_t c = begin; c < end; ++c) backward_channel(m, k, c);

@@ -76,6 +76,12 @@ class Function:
     ) -> Sequence[Tensor | None]:
         found = self.backward(*grads)
         results = [found] if found is None or isinstance(found, Tensor) else list(found)
+        for grad in results:
+            if grad is not None and not isinstance(grad, Tensor):
+                raise GradError(
+                    f"{type(self).__name__}.backward: gradients must be tensors or None, got "
+                    f"{type(grad).__name__}"
+                )
         if len(results) != len(ctx.inputs):
             raise GradError(
                 f"{type(self).__name__}.backward: wrong number of gradients, got {len(results)}, "

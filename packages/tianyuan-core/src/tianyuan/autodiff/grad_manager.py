@@ -142,6 +142,11 @@ class GradManager:
     def _leave(self, tensor: Tensor, grad: Tensor) -> None:
         for callback in self._attached[id(tensor)][1]:
             grad = callback(tensor, grad)
+            if not isinstance(grad, Tensor):
+                raise GradError(
+                    "GradManager.backward: a callback must return the gradient to go on with, got "
+                    f"{type(grad).__name__}"
+                )
         known = tensor.grad
         tensor.grad = grad if known is None else known + grad
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections import OrderedDict
@@ -19,12 +20,17 @@ from ..graph.options import Options
 from ..graph.program import Program
 from ..imperative import dispatch
 from ..imperative.tensor import Tensor
+from ..locks import ForkSafeLock
 from .tracer import Cell, HostInput
 
 _PROGRAM_LIMIT = 32
 
-# Programs that change state take turns, whichever function they belong to.
+# Programs that change state take turns, whichever function they belong to. Nobody forks while one
+# runs, so a child finds whole states and open locks.
 _turn = threading.RLock()
+os.register_at_fork(
+    before=_turn.acquire, after_in_parent=_turn.release, after_in_child=_turn.release
+)
 
 
 class CompiledGraph:
@@ -53,7 +59,7 @@ class CompiledGraph:
         self.graph = passes.optimise(graph, self._options(), device)
         self._updated = sorted(self.graph.updates)
         self._programs: OrderedDict[Any, Compiled] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
 
     def _options(self) -> Options:
         return Options(
@@ -136,13 +142,15 @@ class CompiledGraph:
         inputs: Sequence[np.ndarray],
         out: Sequence[np.ndarray] | None,
     ) -> list[np.ndarray]:
-        outputs = self.make_outputs(compiled) if out is None else self._given(compiled, out)
+        outputs = self.make_outputs(compiled) if out is None else self._given(compiled, inputs, out)
         states = [cell.get()._data for cell in self.cells]
         compiled.executable.run([*inputs, *self._read_hosts()], states, outputs)
         return outputs
 
     @staticmethod
-    def _given(compiled: Compiled, out: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def _given(
+        compiled: Compiled, inputs: Sequence[np.ndarray], out: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
         """Check arrays that the caller wants the outputs in.
 
         Raises:
@@ -157,6 +165,12 @@ class CompiledGraph:
                 raise ShapeError(
                     f"model: an array of out does not fit, got {array.dtype.name}{array.shape}, "
                     f"expected a writeable C-contiguous {slot.spec}"
+                )
+        for index, array in enumerate(out):
+            if any(np.may_share_memory(array, other) for other in (*inputs, *out[:index])):
+                raise ShapeError(
+                    f"model: array {index} of out overlaps an input or another of out, "
+                    "expected memory of its own"
                 )
         return list(out)
 

@@ -178,7 +178,7 @@ def as_input(name: str, value: Any, spec: TensorSpec) -> np.ndarray:
                 f"expected {spec.dtype.name}"
             )
         array = array.astype(spec.dtype)
-    return np.ascontiguousarray(array).reshape(array.shape)
+    return np.require(array, requirements=("C", "A")).reshape(array.shape)
 
 
 def load(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -66,7 +67,11 @@ def leaf_names(structure: Structure, prefix: str) -> Iterator[str]:
 
 
 def static_key(structure: Structure) -> Any:
-    """Return a hashable form of a structure; unhashable static items count by identity."""
+    """Return a hashable form of a structure.
+
+    Sets and dataclasses that cannot be hashed count by their contents, other unhashable items by
+    identity, for which the key keeps them alive.
+    """
     if structure == LEAF:
         return LEAF
     kind, keys, children = structure
@@ -75,9 +80,33 @@ def static_key(structure: Structure) -> Any:
     return (kind, keys, tuple(static_key(child) for child in children))
 
 
+class _Identity:
+    """Stands for an unhashable object, by identity."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self._value is other._value
+
+    def __hash__(self) -> int:
+        return id(self._value)
+
+
 def _hashable(value: Any) -> Any:
+    if isinstance(value, float):
+        return value.hex()  # tells 0.0 from -0.0, and finds NaN again
+    if isinstance(value, (set, frozenset)):
+        return frozenset((type(item), _hashable(item)) for item in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        return tuple((name, type(part), _hashable(part)) for name, part in parts.items())
+    if isinstance(value, (list, tuple)):
+        return tuple((type(item), _hashable(item)) for item in value)
     try:
         hash(value)
     except TypeError:
-        return ("id", id(value))
+        return _Identity(value)
     return value

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import threading
 import types
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +20,7 @@ from ..graph.graph import Graph
 from ..graph.program import Program
 from ..imperative.state import state
 from ..imperative.tensor import Tensor, wrap
+from ..locks import ForkSafeLock
 from ..op import TensorSpec
 from . import pytree
 from .compiled import CompiledGraph
@@ -37,6 +37,8 @@ _MEGENGINE_OPTIONS = frozenset(
         "input_transform", "dump_format", "model_version", "compat_older_version",
     }
 )  # fmt: skip
+
+_TRACE_LIMIT = 256  # programs kept per function; beyond it, all are made anew as they are needed
 
 DynamicShapes = Mapping[str, "Mapping[int, str] | Sequence[str | None]"]
 
@@ -110,7 +112,7 @@ class trace:
         self._traces: dict[Any, list[Traced]] = {}
         self._last: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self._program: Program | None = None
-        self._lock = threading.RLock()
+        self._lock = ForkSafeLock()
 
     def __get__(self, instance: Any, owner: Any) -> Any:
         if instance is None:
@@ -178,6 +180,8 @@ class trace:
                     recording.graph, tracer.cells, tracer.hosts, level=self._level
                 )
                 made = Traced(recording, compiled)
+                if sum(map(len, self._traces.values())) >= _TRACE_LIMIT:
+                    self._traces.clear()
                 self._traces.setdefault(key, []).append(made)
                 return made
 

@@ -193,6 +193,11 @@ class Tracer:
 
     def write(self, tensor: Tensor, value: Tensor) -> None:
         """Note that a tensor from outside takes a new value when the program runs."""
+        if (value.dtype, tuple(map(int, value.shape))) != (tensor.dtype, tuple(tensor.shape)):
+            raise TraceError(
+                f"trace: a tensor from outside cannot change its shape or dtype, got {value._spec}, "
+                f"expected {tensor._spec} at {dispatch.user_line()}"
+            )
         new = self.lift(value)
         self._capture(tensor)
         self._writes[id(tensor)] = (tensor, new)

@@ -71,6 +71,10 @@ class Module(metaclass=ABCMeta):
                 self.__dict__["_structure"] = self._structure + 1
         super().__setattr__(name, value)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy traces its methods anew.
+        return {k: v for k, v in self.__dict__.items() if not k.startswith("_traced_")}
+
     def __delattr__(self, name: str) -> None:
         super().__delattr__(name)
         self.__dict__["_structure"] = self._structure + 1

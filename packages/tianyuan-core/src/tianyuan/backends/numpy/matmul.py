@@ -18,7 +18,7 @@ def _oriented(array: np.ndarray, transpose: bool) -> np.ndarray:
 def _multiply(a: np.ndarray, b: np.ndarray, attrs: Any, out: np.ndarray) -> None:
     """Write the product of two arrays of the compute dtype into ``out``."""
     left, right = _oriented(a, attrs.transpose_a), _oriented(b, attrs.transpose_b)
-    if left.size and right.ndim == 2 and left.ndim > 2 and not attrs.transpose_a:
+    if left.size and right.size and right.ndim == 2 and left.ndim > 2 and not attrs.transpose_a:
         # All rows of the batch in one product.
         left, out = left.reshape(-1, left.shape[-1]), out.reshape(-1, out.shape[-1])
     np.matmul(left, right, out=out)
