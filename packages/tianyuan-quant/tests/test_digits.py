@@ -18,14 +18,14 @@ from conftest import accuracy, logits, train  # noqa: E402
 INTEGER = {
     "quantize", "conv2d_quantized", "matmul_quantized", "add_quantized", "concat_quantized",
     "avg_pool2d_quantized", "adaptive_avg_pool2d_quantized", "max_pool2d", "reshape", "transpose",
-    "dequantize",
+    "dequantize", "requantize", "relayout",
 }  # fmt: skip
 
 
 def saved(net, example, path):
-    traced = jit.trace(net, symbolic=True, capture_as_const=True)
+    traced = jit.trace(lambda x: net(x), symbolic=True, capture_as_const=True)
     traced(example)
-    traced.dump(str(path), arg_names=["x"], dynamic_axes={"x": {0: "n"}})
+    traced.dump(str(path), arg_names=["x"], dynamic_shapes={"x": {0: "n"}})
     return jit.load(str(path))
 
 
@@ -43,7 +43,7 @@ def test_training_keeps_accuracy_and_integers_agree(trained, digits, tmp_path):
     assert np.mean(got.argmax(1) == want.argmax(1)) >= 0.999
     model = saved(integers, tianyuan.Tensor(digits[1].x[:3]), tmp_path / "net.tym")
     np.testing.assert_array_equal(np.asarray(model(digits[1].x)), got)
-    steps = model.explain({"n": 360}).steps
+    steps = model.explain(n=360).steps
     assert {step.op for step in steps} <= INTEGER
     assert sum(step.op == "quantize" for step in steps) == 1
     assert sum(step.op == "dequantize" for step in steps) == 1
@@ -71,9 +71,7 @@ def test_looking_at_data_keeps_accuracy(trained, digits):
 )  # fmt: skip
 def test_every_preset_trains(trained, digits, name):
     net, before = trained
-    qat = Q.quantize_qat(
-        net, inplace=False, qconfig=getattr(Q, name), example=digits[0].x[:4]
-    )
+    qat = Q.quantize_qat(net, inplace=False, qconfig=getattr(Q, name), example=digits[0].x[:4])
     qat.train()
     qat(tianyuan.Tensor(digits[0].x[:64]))  # learned ranges start from the first batch
     train(qat, digits[0], 1, 1e-3)

@@ -54,8 +54,9 @@ def quantize_qat(
     check_patterns(qconfig, (name for name, _ in module.named_modules()))
     net = module if inplace else copy.deepcopy(module)
     examples = _examples(example)
-    fuse(net, examples)
-    net = _converted(net, qat_classes(mapping), qconfig)
+    classes = qat_classes(mapping)
+    fuse(net, examples, frozenset(classes))
+    net = _converted(net, classes, qconfig)
     if examples is not None and not isinstance(net, QATModule):
         with hide_fake_quant(net):
             sites = plan(net, examples)
@@ -151,8 +152,8 @@ def quantize(
         net: Module = copy.deepcopy(module, dict(made))
     else:
         net = _replace(module, lambda part, name: made.get(id(part)))
-    sites = getattr(net, SITES, None)
-    if sites is not None:
+    if not isinstance(net, QuantizedModule):
+        sites = getattr(net, SITES, None) or Sites({})
         net.forward = QuantizedForward(net, sites)  # type: ignore[method-assign]
     for part in net.modules():
         part._training = False

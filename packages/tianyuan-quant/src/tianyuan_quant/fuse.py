@@ -15,21 +15,22 @@ _CONV = {(False, ""): M.Conv2d, (True, ""): M.ConvBn2d, (False, "relu"): M.ConvR
 _LINEAR = {(False, ""): M.Linear, (True, ""): M.LinearBn1d, (False, "relu"): M.LinearRelu,
            (True, "relu"): M.LinearBnRelu1d}  # fmt: skip
 _NORMS: dict[Any, Any] = {M.Conv2d: M.BatchNorm2d, M.Linear: M.BatchNorm1d}
-_UNITS = (M.Conv2d, M.Linear, M.BatchNorm1d, M.BatchNorm2d, M.ReLU)
+_UNITS = (M.BatchNorm1d, M.BatchNorm2d, M.ReLU)
 
 
-def fuse(net: Module, example: Sequence[Any] | None) -> None:
+def fuse(net: Module, example: Sequence[Any] | None, known: frozenset[type]) -> None:
     """Join layers in place, by what flows between them where an example is given.
 
     Parameters stay the same objects; the layers that were joined become ``Identity``. Without an
-    example, neighbours inside a ``Sequential`` are joined.
+    example, neighbours inside a ``Sequential`` are joined. ``known`` are the classes that have a
+    training form: their inside is not looked at.
     """
     if example is None:
         for module in list(net.modules()):
             if type(module) is M.Sequential:
                 _fuse_sequence(module)
         return
-    flow = watch(net, example, lambda module: type(module) in _UNITS)
+    flow = watch(net, example, lambda module: type(module) in known or type(module) in _UNITS)
     places = _places(net)
     for event in flow.events:
         if type(event.module) in _NORMS and _count(flow, event) == 1:

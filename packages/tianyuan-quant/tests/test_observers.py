@@ -1,0 +1,206 @@
+"""Observers and fake quantisers decide what closed forms say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tianyuan
+import tianyuan.functional as F
+import tianyuan.quantization as Q
+from tianyuan.autodiff import GradManager
+from tianyuan.errors import AttrError, DTypeError
+
+SYM, ASYM = Q.QuantMode.SYMMERTIC, Q.QuantMode.ASYMMERTIC
+
+
+def tensor(values):
+    return tianyuan.Tensor(np.asarray(values, np.float32))
+
+
+def params(observer, *batches):
+    for batch in batches:
+        observer(tensor(batch))
+    found = observer.get_qparams()
+    return found.scale.numpy(), found.zero_point.numpy()
+
+
+@pytest.mark.parametrize(
+    ("mode", "dtype", "scale", "zero"),
+    [
+        (SYM, "qint8", 4 / 127.5, 0),
+        (SYM, "qint8_narrow", 4 / 127, 0),
+        (SYM, "quint8", 4 / 127.5, 128),
+        (SYM, "qint4", 4 / 7.5, 0),
+        (ASYM, "quint8", 5 / 255, 51),
+        (ASYM, "qint8", 5 / 255, -77),
+        (ASYM, "quint4", 5 / 15, 3),
+    ],
+)
+def test_min_max(mode, dtype, scale, zero):
+    got = params(Q.MinMaxObserver(mode, dtype=dtype), [0.5, -1], [4.0, 1.0])
+    np.testing.assert_allclose(got[0], scale, rtol=1e-6)
+    assert got[1] == zero
+
+
+def test_min_max_by_channel():
+    observer = Q.MinMaxObserver(dtype="qint8_narrow", channel_axis=0)
+    scale, zero = params(observer, [[1, -2], [3, 0.5]], [[0, 1], [-6, 1]])
+    np.testing.assert_allclose(scale, [2 / 127, 6 / 127], rtol=1e-6)
+    np.testing.assert_array_equal(zero, [0, 0])
+
+
+def test_moving_average():
+    observer = Q.ExponentialMovingAverageObserver(momentum=0.75)
+    scale, _ = params(observer, [-1, 2], [-5, 6], [0, 1])
+    high = (2 * 0.75 + 6 * 0.25) * 0.75 + 1 * 0.25
+    low = (-1 * 0.75 - 5 * 0.25) * 0.75
+    np.testing.assert_allclose(scale, max(high, -low) / 127.5, rtol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["l2", "kl"])
+def test_histogram_leaves_far_values_out(method):
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal(40_000)
+    values[0] = 60.0
+    observer = Q.HistogramObserver(dtype="qint4", method=method)
+    scale, _ = params(observer, values[1:20_000], values)
+    top = float(scale) * 7.5
+    assert 1.5 < top < 15
+
+    def error(s):
+        return np.mean((np.clip(np.rint(values[1:] / s), -8, 7) * s - values[1:]) ** 2)
+
+    if method == "l2":
+        assert error(float(scale)) < error(60 / 7.5) / 4
+
+
+def test_histogram_search_is_close_to_the_best_scale():
+    values = np.random.default_rng(1).laplace(size=30_000)
+    scale, _ = params(Q.HistogramObserver(dtype="qint4"), values)
+
+    def error(s):
+        return np.mean((np.clip(np.rint(values / s), -8, 7) * s - values) ** 2)
+
+    best = min(error(s) for s in np.linspace(0.05, 2, 400))
+    assert error(float(scale)) <= best * 1.03
+
+
+def test_percentile():
+    values = np.linspace(-1, 3, 100_001)
+    observer = Q.PercentileObserver(percentile=90, mode=ASYM, dtype="quint8")
+    scale, zero = params(observer, values)
+    low, high = np.percentile(values, [5, 95])
+    np.testing.assert_allclose(scale, (high - low) / 255, rtol=5e-3)
+    assert abs(zero - round(-low / float(scale))) <= 1
+
+
+@pytest.mark.parametrize("kind", ["MinMaxObserver", "HistogramObserver", "PercentileObserver"])
+def test_zeros_give_a_positive_scale(kind):
+    for mode in (SYM, ASYM):
+        scale, _ = params(getattr(Q, kind)(mode=mode), np.zeros(100))
+        assert np.isfinite(scale)
+        assert scale > 0
+
+
+def test_passive():
+    observer = Q.PassiveObserver("qint8")
+    with pytest.raises(AttrError, match="never set"):
+        observer.get_qparams()
+    observer.scale = 0.25
+    assert observer.get_qparams().scale.numpy() == np.float32(0.25)
+    with pytest.raises(AttrError, match="positive and finite"):
+        observer.scale = np.nan
+    with pytest.raises(AttrError, match="another dtype"):
+        observer.set_qparams(Q.create_qparams(dtype_meta="quint8", scale=1.0))
+
+
+def test_wrong_arguments():
+    with pytest.raises(DTypeError, match="unknown name, got 'qint9'"):
+        Q.MinMaxObserver(dtype="qint9")
+    with pytest.raises(AttrError, match="eps must be positive"):
+        Q.MinMaxObserver(eps=0)
+    with pytest.raises(AttrError, match="unknown method"):
+        Q.HistogramObserver(method="l3")
+    with pytest.raises(AttrError, match="percentile is wrong"):
+        Q.PercentileObserver(percentile=20)
+    with pytest.raises(AttrError, match="momentum must be"):
+        Q.ExponentialMovingAverageObserver(momentum=1.0)
+
+
+# Fake quantisers.
+
+
+def gradients(function, *arrays):
+    given = [tianyuan.Parameter(np.asarray(a, np.float32)) for a in arrays]
+    gm = GradManager().attach(given)
+    with gm:
+        gm.backward(F.sum(function(*given)))
+    return [p.grad.numpy() for p in given]
+
+
+def test_fake_quantisation_is_what_integers_stand_for():
+    x = np.linspace(-3, 3, 41, dtype=np.float32)
+    given = Q.create_qparams(ASYM, "quint8", np.float32(0.02), 100)
+    got = Q.fake_quant_tensor(tensor(x), given).numpy()
+    q = np.clip(np.rint((x / np.float32(0.02)).astype(np.float64)) + 100, 0, 255)
+    np.testing.assert_array_equal(got, ((q - 100).astype(np.float32) * np.float32(0.02)))
+    (g,) = gradients(lambda t: Q.fake_quant_tensor(t, given), x)
+    raw = np.rint((x / np.float32(0.02)).astype(np.float64)) + 100
+    np.testing.assert_array_equal(g, ((raw >= 0) & (raw <= 255)).astype(np.float32))
+
+
+def test_fake_quantisation_by_channel():
+    x = np.array([[0.3, -0.7], [3.1, 9.0]], np.float32)
+    given = Q.create_qparams(SYM, "qint4", np.float32([0.1, 1.0]), np.float32([0, 0]))
+    got = Q.fake_quant_tensor(tensor(x), given).numpy()
+    np.testing.assert_allclose(got, [[0.3, -0.7], [3, 7]], rtol=1e-6)
+
+
+def test_lsq_gradient():
+    x = np.array([0.24, -0.4, 5.0, -5.0, 0.06], np.float32)
+    fake = Q.LSQ("qint4")
+    fake.set_qparams(Q.create_qparams(SYM, "qint4", np.float32(0.1)))
+    fake.step_size[...] = tensor(0.1)
+    gm = GradManager().attach([fake.step_size])
+    with gm:
+        gm.backward(F.sum(fake(tensor(x))))
+    ratio = x.astype(np.float64) / np.float32(0.1)
+    q = np.rint(ratio)
+    slope = np.where(q > 7, 7, np.where(q < -8, -8, q - ratio)).sum()
+    want = slope / np.sqrt(len(x) * 7)
+    np.testing.assert_allclose(fake.step_size.grad.numpy(), want, rtol=1e-4)
+
+
+def test_tqt_scale_is_a_power_of_two_and_learns():
+    fake = Q.TQT("qint8")
+    fake.set_qparams(Q.create_qparams(SYM, "qint8", np.float32(0.011)))
+    assert fake.get_qparams().scale.numpy() == np.float32(2.0**-6)
+    x = np.array([0.3, 10.0], np.float32)
+    gm = GradManager().attach([fake.scale])
+    with gm:
+        gm.backward(F.sum(fake(tensor(x))))
+    step = 2.0**-6
+    inner = np.rint(0.3 / step) - np.float32(0.3) / step
+    want = (inner + 127) * step * np.log(2)
+    np.testing.assert_allclose(fake.scale.grad.numpy(), want, rtol=1e-4)
+
+
+def test_pact_gradient_counts_what_is_clipped():
+    fake = Q.PACT("quint8")
+    fake.set_qparams(Q.create_qparams(ASYM, "quint8", np.float32(1 / 255)))
+    np.testing.assert_allclose(fake.alpha.numpy(), 1.0, rtol=1e-6)
+    gm = GradManager().attach([fake.alpha])
+    with gm:
+        y = fake(tensor([-1.0, 0.35, 2.0, 3.0]))
+        gm.backward(F.sum(y))
+    np.testing.assert_allclose(y.numpy(), [0, 89 / 255, 1, 1], rtol=1e-5)
+    assert fake.alpha.grad.numpy() == 2.0
+
+
+def test_bias_is_rounded_to_the_accumulator():
+    inp = Q.create_qparams(scale=np.float32(0.5))
+    weight = Q.create_qparams(scale=np.float32(0.25))
+    got = Q.fake_quant_bias(tensor([0.2, -0.07]), inp, weight).numpy()
+    np.testing.assert_allclose(got, [0.25, -0.125])
+    same = tensor([0.2])
+    assert Q.fake_quant_bias(same, None, weight) is same
