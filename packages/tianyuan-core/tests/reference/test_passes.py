@@ -650,3 +650,54 @@ def test_any_graph_keeps_its_results(graph):
         assert old.shape == new.shape
         assert old.dtype == new.dtype
         np.testing.assert_allclose(old, new, rtol=1e-4, atol=1e-4)
+
+
+# channels
+
+
+def shuffled(b, x, groups, width, batch=2):
+    split = b.reshape(x, shape=(batch, groups, width, 3, 5))
+    swapped = b.transpose(split, perm=(0, 2, 1, 3, 4))
+    return b.reshape(swapped, shape=(batch, groups * width, 3, 5))
+
+
+def test_a_channel_shuffle_is_read_by_indices():
+    b = Build()
+    y = shuffled(b, b.input(2, 6, 3, 5), 3, 2)
+    graph = b.returns(y)
+    after = fused(graph, exact=True)
+    assert names(after) == ["take"]
+    where = after.nodes[0].inputs[1]
+    np.testing.assert_array_equal(after.constants[where].array, [0, 2, 4, 1, 3, 5])
+
+
+def test_slices_of_a_shuffle_read_their_channels_alone():
+    b = Build()
+    y = shuffled(b, b.input(2, 6, 3, 5), 2, 3)
+    cuts = [
+        b.slice(y, starts=(0, at, 0, 0), sizes=(2, 3, 3, 5), steps=(1, step, 1, 1))
+        for at, step in ((0, 1), (5, -2))
+    ]
+    after = fused(b.returns(*cuts), exact=True)
+    assert names(after) == ["take", "take"]
+
+
+def test_a_shuffle_keeps_a_symbolic_batch():
+    b = Build()
+    n = Dim(4, "n")
+    y = shuffled(b, b.input(n, 6, 3, 5), 2, 3, batch=n)
+    assert names(fused(b.returns(y), sizes={"n": 3}, exact=True)) == ["take"]
+
+
+def test_what_moves_more_than_channels_is_no_shuffle():
+    b = Build()
+    x = b.input(2, 6, 4, 4)
+    split = b.reshape(x, shape=(2, 2, 3, 4, 4))
+    swapped = b.transpose(split, perm=(0, 2, 1, 4, 3))
+    other = b.reshape(b.transpose(split, perm=(0, 2, 1, 3, 4)), shape=(6, 2, 4, 4))
+    graph = b.returns(b.reshape(swapped, shape=(2, 6, 4, 4)), other)
+    assert "take" not in names(fused(graph, exact=True))
+    b = Build()
+    y = shuffled(b, b.input(2, 6, 3, 5), 2, 3)
+    cut = b.slice(y, starts=(0, 0, 1, 0), sizes=(2, 3, 2, 5), steps=(1, 1, 1, 1))
+    assert names(fused(b.returns(cut), exact=True)) == ["take", "slice"]

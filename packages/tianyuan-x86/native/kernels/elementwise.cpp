@@ -151,6 +151,22 @@ int binary(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const
   return run_binary(ctx, inputs, outputs, binary_row(Opcode));
 }
 
+// The forms for padded blocks serve ops that map zero to zero, so that padding lanes stay zero.
+template <int Opcode>
+int unary_blocks(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *,
+                 void *) {
+  const ty_tensor x = flat_blocks(inputs[0]);
+  return run_unary(ctx, &x, outputs, unary_row(Opcode));
+}
+
+template <int Opcode>
+int binary_blocks(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *,
+                  void *) {
+  const ty_tensor operands[] = {flat_blocks(inputs[0]), flat_blocks(inputs[1])};
+  ty_tensor out = flat_blocks(outputs[0]);
+  return run_binary(ctx, operands, &out, binary_row(Opcode));
+}
+
 template <int Opcode>
 int comparison(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *,
                void *) {
@@ -163,6 +179,8 @@ int comparison(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, c
 #define UNARY(name, OPCODE) TY_KERNEL(unary<OPCODE>, name "_f32", "simd")
 #define TEST(name, OPCODE) TY_KERNEL(test<OPCODE>, name "_f32", "simd")
 #define BINARY(name, OPCODE) TY_KERNEL(binary<OPCODE>, name "_f32", "simd")
+#define UNARY_BLOCKS(name, OPCODE) TY_KERNEL(unary_blocks<OPCODE>, name "_f32", "padded")
+#define BINARY_BLOCKS(name, OPCODE) TY_KERNEL(binary_blocks<OPCODE>, name "_f32", "padded")
 #define COMPARE(name, OPCODE) TY_KERNEL(comparison<OPCODE>, name "_f32", "simd")
 
 TY_EXPORT_KERNELS(
@@ -187,4 +205,11 @@ TY_EXPORT_KERNELS(
     COMPARE("less", TY_EW_LESS), COMPARE("less_equal", TY_EW_LESS_EQUAL),
     COMPARE("greater", TY_EW_GREATER), COMPARE("greater_equal", TY_EW_GREATER_EQUAL),
     COMPARE("logical_and", TY_EW_LOGICAL_AND), COMPARE("logical_or", TY_EW_LOGICAL_OR),
-    COMPARE("logical_xor", TY_EW_LOGICAL_XOR), TY_KERNEL(where_any, "where_any", "select"))
+    COMPARE("logical_xor", TY_EW_LOGICAL_XOR), TY_KERNEL(where_any, "where_any", "select"),
+    UNARY_BLOCKS("abs", TY_EW_ABS), UNARY_BLOCKS("neg", TY_EW_NEG),
+    UNARY_BLOCKS("square", TY_EW_SQUARE), UNARY_BLOCKS("tanh", TY_EW_TANH),
+    UNARY_BLOCKS("relu", TY_EW_RELU), UNARY_BLOCKS("relu6", TY_EW_RELU6),
+    UNARY_BLOCKS("hswish", TY_EW_HSWISH), UNARY_BLOCKS("silu", TY_EW_SILU),
+    UNARY_BLOCKS("gelu", TY_EW_GELU), BINARY_BLOCKS("add", TY_EW_ADD),
+    BINARY_BLOCKS("sub", TY_EW_SUB), BINARY_BLOCKS("mul", TY_EW_MUL),
+    BINARY_BLOCKS("maximum", TY_EW_MAXIMUM), BINARY_BLOCKS("minimum", TY_EW_MINIMUM))

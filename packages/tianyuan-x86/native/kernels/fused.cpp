@@ -185,7 +185,21 @@ int fused_elementwise(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *out
   return 0;
 }
 
+// For images in padded blocks of channels, and programs that map zeros to zeros.
+int fused_padded(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
+                 const ty_attrs *attrs, void *workspace) {
+  ty_tensor flat_inputs[WALK_INPUTS], flat_outputs[WALK_INPUTS];
+  if (attrs->n_inputs > WALK_INPUTS || attrs->n_outputs > WALK_INPUTS) {
+    return ty_fail(ctx, "fused_elementwise: too many values, got %d inputs and %d outputs",
+                   (int)attrs->n_inputs, (int)attrs->n_outputs);
+  }
+  for (int i = 0; i < attrs->n_inputs; ++i) flat_inputs[i] = flat_blocks(inputs[i]);
+  for (int i = 0; i < attrs->n_outputs; ++i) flat_outputs[i] = flat_blocks(outputs[i]);
+  return fused_elementwise(ctx, flat_inputs, flat_outputs, attrs, workspace);
+}
+
 }  // namespace
 }  // namespace TY_ISA
 
-TY_EXPORT_KERNELS(fused, TY_KERNEL(fused_elementwise, "fused_elementwise_f32", "blocks"))
+TY_EXPORT_KERNELS(fused, TY_KERNEL(fused_elementwise, "fused_elementwise_f32", "blocks"),
+                  TY_KERNEL(fused_padded, "fused_elementwise_f32", "padded"))

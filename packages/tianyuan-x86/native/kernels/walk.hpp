@@ -141,4 +141,13 @@ static inline View<T> walk_view(const Walk &w, int k, const T *src, int64_t begi
   return {scratch, 1};
 }
 
+// An image in blocks of VF channels as one flat run, padding lanes included.
+static inline ty_tensor flat_blocks(const ty_tensor &image) {
+  ty_tensor flat = image;
+  flat.ndim = 1;
+  flat.shape[0] = image.shape[0] * ((image.shape[1] + VF - 1) / VF * VF) * image.shape[2] *
+                  image.shape[3];
+  return flat;
+}
+
 }  // namespace TY_ISA

@@ -6,6 +6,8 @@ from tianyuan.kernel import SAME, Kernel, Layouts
 
 from .._tier import Tier
 from ._cost import element_cost
+from ._padded import padded_images
+from .layouts import activation_layout
 
 # All of them walk memory flat, so that a value may stay in whatever layout it has.
 _FLAT = Layouts((SAME,), (SAME,))
@@ -50,6 +52,11 @@ _INTEGER_UNARY = (
 _OF_TRUTH = ("equal", "not_equal", "logical_and", "logical_or", "logical_xor", "logical_not",
              "bitwise_and", "bitwise_or", "bitwise_xor", "less", "less_equal", "greater",
              "greater_equal")  # fmt: skip
+# Zero for zero, so that they may run over padding lanes.
+_KEEP_ZERO = (
+    "abs", "neg", "square", "tanh", "relu", "relu6", "hswish", "silu", "gelu",
+    "add", "sub", "mul", "maximum", "minimum",
+)  # fmt: skip
 _UNARY = {*_CHEAP_UNARY, *_POLYNOMIAL_UNARY, *_LIBM_UNARY, *_TESTS, "bitwise_not"}
 
 
@@ -71,6 +78,23 @@ def _floats(tier: Tier) -> list[Kernel]:
             inplace=_inplace(op),
         )
         for op, nanoseconds in _FLOAT_COSTS.items()
+    ]
+
+
+def _padded(tier: Tier) -> list[Kernel]:
+    blocked = activation_layout(tier.lanes)
+    return [
+        tier.kernel(
+            f"{op}_f32",
+            "padded",
+            op,
+            dtypes=_FLOAT,
+            layouts=Layouts((blocked,), (blocked,)),
+            supports=padded_images(tier.lanes),
+            cost=element_cost(_FLOAT_COSTS[op]),
+            inplace=_inplace(op),
+        )
+        for op in _KEEP_ZERO
     ]
 
 
@@ -117,4 +141,5 @@ def kernels(tier: Tier) -> list[Kernel]:
         cost=element_cost(0.1),
         inplace=((0, 1), (0, 2)),
     )
-    return [*_floats(tier), *_integers(tier), *_bools(tier), *_doubles(tier), where]
+    floats = [*_floats(tier), *_padded(tier)]
+    return [*floats, *_integers(tier), *_bools(tier), *_doubles(tier), where]

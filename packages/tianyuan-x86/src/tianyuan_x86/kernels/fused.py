@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+from tianyuan import registry
 from tianyuan.kernel import SAME, Call, Kernel, Layouts
+from tianyuan.ops.attrs import FusedElementwise
 from tianyuan.ops.codes import ELEMENTWISE, ELEMENTWISE_CODES
+from tianyuan.ops.reference import evaluate
 
 from .._tier import Tier
 from ._cost import memory_cost
+from ._padded import padded_images
+from .layouts import activation_layout
 
 # As in native/kernels/fused.cpp and walk.hpp.
 _BLOCK = 512
@@ -83,17 +92,45 @@ def _workspace(call: Call) -> int:
     return registers * _BLOCK * 4 * max(1, call.threads)
 
 
+@lru_cache(maxsize=1024)
+def _keeps_zero(attrs: FusedElementwise, dtypes: tuple[np.dtype, ...]) -> bool:
+    """Tell whether a program gives zeros for zeros."""
+    zeros = [np.zeros((), dtype) for dtype in dtypes]
+    with np.errstate(all="ignore"):
+        results = evaluate(registry.get_op("fused_elementwise"), zeros, attrs)
+    return all(bool(np.all(result == 0)) for result in results)
+
+
+def _supports_padded(lanes: int) -> Callable[[Call], str | None]:
+    images = padded_images(lanes)
+
+    def supports(call: Call) -> str | None:
+        reason = images(call) or _supports(call)
+        if reason is not None:
+            return reason
+        dtypes = tuple(spec.dtype for spec in call.inputs)
+        return None if _keeps_zero(call.attrs, dtypes) else "does not keep padding lanes zero"
+
+    return supports
+
+
 def kernels(tier: Tier) -> list[Kernel]:
-    """Return the fused elementwise kernel of a tier."""
+    """Return the fused elementwise kernels of a tier: for any layout, and for padded blocks."""
+    blocked = activation_layout(tier.lanes)
+    forms = (
+        ("blocks", _supports, Layouts((SAME,), (SAME,))),
+        ("padded", _supports_padded(tier.lanes), Layouts((blocked,), (blocked,))),
+    )
     return [
         tier.kernel(
             "fused_elementwise_f32",
-            "blocks",
+            variant,
             "fused_elementwise",
-            supports=_supports,
+            supports=supports,
             cost=_cost,
             workspace=_workspace,
-            layouts=Layouts((SAME,), (SAME,)),
+            layouts=layouts,
             inplace=tuple((o, i) for o in range(_MAX_OUTPUTS) for i in range(_MAX_INPUTS)),
         )
+        for variant, supports, layouts in forms
     ]

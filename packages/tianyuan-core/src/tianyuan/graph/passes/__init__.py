@@ -36,6 +36,7 @@ def own_passes() -> tuple[Pass, ...]:
     """Return core's passes in the order in which they run."""
     from . import (
         algebra,
+        channels,
         convolution,
         dead,
         duplicates,
@@ -58,6 +59,7 @@ def own_passes() -> tuple[Pass, ...]:
         Pass("canonical", "merge_duplicates", duplicates.run),
         Pass("canonical", "fold_constants", fold.run),
         Pass("canonical", "dead_code", dead.run),
+        Pass("fuse", "take_channels", channels.run, 2),
         Pass("fuse", "fuse_convolutions", convolution.run, 2),
         Pass("fuse", "dead_code", dead.run, 2),  # what is dead must not count as a reader
         Pass("fuse", "fuse_products", product.run, 2),

@@ -56,7 +56,7 @@ def _chains() -> Iterator[Case]:
     pairs: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
         ((33,), (33,)), ((3, 5, 17), (3, 5, 17)), ((4, 67), (67,)), ((2, 16, 9), (16, 1)),
         ((0, 3), (0, 3)), ((), ()), ((1,), (1,)), ((40000,), (40000,)), (LARGE, LARGE),
-        ((7, 9), ()),
+        ((7, 9), ()), ((2, 19, 3, 4), (2, 19, 3, 4)),
     )  # fmt: skip
     for a, b in pairs:
         for attrs in (silu, scaled, both):

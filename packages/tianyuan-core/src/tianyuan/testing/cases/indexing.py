@@ -24,6 +24,7 @@ def _takes() -> Iterator[Case]:
     places: tuple[tuple[Ints, Ints, int], ...] = (
         ((9, 33), (5,), 0), ((9, 33), (2, 3), 1), ((9,), (), 0), ((4, 3), (0,), 0),
         ((2, 5, 7), (4,), 1), ((50, 16), (200,), 0), ((0, 3), (0,), 0), ((1, 4), (6,), 0),
+        ((2, 19, 3, 4), (37,), 1),
     )  # fmt: skip
     for shape, index_shape, axis in places:
         size = shape[axis]
