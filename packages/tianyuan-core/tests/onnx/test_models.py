@@ -470,3 +470,79 @@ def test_documented_table_is_current():
 
     page = Path(__file__).parents[4] / "docs" / "onnx.md"
     assert page.read_text().split("<!-- operators -->\n")[1] == table()
+
+
+def quantised_operands(seed, *shape):
+    return rng(seed).integers(0, 256, shape, np.uint8)
+
+
+QLINEAR = {
+    "QLinearMatMul": ("QLinearMatMul (a, s1, z1, b, s2, z2, s3, z3)", (4, 6), (6, 5)),
+    "QLinearAdd": ("com.microsoft.QLinearAdd (a, s1, z1, b, s2, z2, s3, z3)", (2, 3), (2, 3)),
+    "QLinearMul": ("com.microsoft.QLinearMul (a, s1, z1, b, s2, z2, s3, z3)", (2, 3), (3,)),
+    "QLinearSigmoid": ("com.microsoft.QLinearSigmoid (a, s1, z1, s4, z4)", (2, 9), (1,)),
+    "QLinearLeakyRelu": (
+        "com.microsoft.QLinearLeakyRelu <alpha = 0.2> (a, s1, z1, s3, z3)", (2, 9), (1,)),
+    "QLinearGlobalAveragePool": (
+        "com.microsoft.QLinearGlobalAveragePool (a, s1, z1, s3, z3)", (2, 3, 5, 5), (1,)),
+    "QLinearAveragePool": (
+        "com.microsoft.QLinearAveragePool <kernel_shape = [2, 2]> (a, s1, z1, s3, z3)",
+        (2, 3, 5, 5), (1,),
+    ),
+    "QLinearConcat": (
+        "com.microsoft.QLinearConcat <axis = 1> (s3, z3, a, s1, z1, b, s2, z2)", (2, 3), (2, 4)),
+    "QGemm": (
+        "com.microsoft.QGemm <transB = 1> (a, s1, z1, b, s2, z2, c, s3, z3)", (4, 6), (5, 6)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(QLINEAR))
+def test_quantised_operators_are_within_one_quantum(name):
+    node, first, second = QLINEAR[name]
+    dims = [", ".join(map(str, shape)) for shape in (first, second)]
+    unknown = ", ".join(f"d{i}" for i in range(len(first)))
+    made = model(
+        f"agraph (uint8[{dims[0]}] a, uint8[{dims[1]}] b) => (uint8[{unknown}] y) {{ y = {node} }}",
+        weights={
+            "s1": np.array(0.03, np.float32), "z1": np.array(120, np.uint8),
+            "s2": np.array(0.02, np.float32), "z2": np.array(131, np.uint8),
+            "s3": np.array(0.05, np.float32), "z3": np.array(110, np.uint8),
+            "s4": np.array(1 / 256, np.float32), "z4": np.array(0, np.uint8),
+            "c": np.arange(-2, 3, dtype=np.int32) * 100,
+        },
+        more=', "com.microsoft" : 1',
+    )  # fmt: skip
+    inputs = {"a": quantised_operands(1, *first), "b": quantised_operands(2, *second)}
+    want = runtime(made, inputs)[0]
+    module = tianyuan.onnx.load(made)
+    compiled = tianyuan.onnx.load_model(module, None, None)
+    for got in (module(**inputs).numpy(), compiled(**inputs)):
+        assert got.dtype == want.dtype
+        assert got.shape == want.shape
+        assert np.abs(got.astype(int) - want.astype(int)).max() <= 1
+    assert len(np.unique(want)) > 3
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_qlinear_convolution_runs_as_integer_product(per_channel):
+    scales = rng(2).uniform(0.001, 0.01, 6).astype(np.float32)
+    made = model(
+        """
+        agraph (uint8[1, 3, 9, 9] x) => (uint8[1, 6, 5, 5] y)
+        {
+          y = QLinearConv <strides = [2, 2], pads = [1, 1, 1, 1]> (x, xs, xz, w, ws, wz, ys, yz, b)
+        }
+        """,
+        weights={
+            "xs": np.array(0.03, np.float32), "xz": np.array(120, np.uint8),
+            "w": rng(1).integers(-127, 128, (6, 3, 3, 3), np.int8),
+            "ws": scales if per_channel else scales[0], "b": rng(3).integers(-999, 999, 6, np.int32),
+            "wz": np.zeros(6, np.int8) if per_channel else np.array(0, np.int8),
+            "ys": np.array(0.02, np.float32), "yz": np.array(100, np.uint8),
+        },
+    )  # fmt: skip
+    x = quantised_operands(4, 1, 3, 9, 9)
+    loaded = tianyuan.onnx.load_model(tianyuan.onnx.load(made), None, None)
+    want = runtime(made, {"x": x})[0]
+    assert np.abs(loaded(x).astype(int) - want.astype(int)).max() <= 1
+    assert "conv2d_quantized" in {step.op.name for step in loaded.program(x).steps}

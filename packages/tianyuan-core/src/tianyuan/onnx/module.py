@@ -115,7 +115,7 @@ def _roles(plan: Plan) -> tuple[set[str], set[str]]:
         frozen |= {name for i, name in named.items() if i in node.operator.frozen}
         if node.operator.form == ARRAYS:
             known |= set(named.values())
-        elif node.operator.form == TENSORS:
+        else:
             known |= {name for i, name in named.items() if i in node.operator.known}
     return frozen, known
 

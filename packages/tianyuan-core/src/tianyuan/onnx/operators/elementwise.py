@@ -6,7 +6,7 @@ import numpy as np
 
 from ..node import Node
 from ..table import operator
-from .common import Tensor, binary, constant, is_float, run, scalar
+from .common import Tensor, binary, is_float, reshaped, run, scalar
 
 _UNARY = {
     "Abs": "abs", "Acos": "acos", "Acosh": "acosh", "Asin": "asin", "Asinh": "asinh",
@@ -146,14 +146,12 @@ def bit_shift(node: Node, x: Tensor, by: Tensor) -> Tensor:
     return run("where", all_out, rest, shifted)
 
 
-@operator("Clip", 11, known=(1, 2))
-def clip(
-    node: Node, x: Tensor, low: np.ndarray | None = None, high: np.ndarray | None = None
-) -> Tensor:
+@operator("Clip", 11, frozen=(1, 2))
+def clip(node: Node, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
     """Limit to low..high, high winning where they are crossed."""
     if low is not None:
-        x = run("maximum", x, constant(low.reshape(()), x.dtype))
-    return x if high is None else run("minimum", x, constant(high.reshape(()), x.dtype))
+        x = run("maximum", x, reshaped(low, ()))
+    return x if high is None else run("minimum", x, reshaped(high, ()))
 
 
 @operator("Clip", 6, 10)
