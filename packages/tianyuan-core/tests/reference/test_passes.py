@@ -701,3 +701,35 @@ def test_what_moves_more_than_channels_is_no_shuffle():
     y = shuffled(b, b.input(2, 6, 3, 5), 2, 3)
     cut = b.slice(y, starts=(0, 0, 1, 0), sizes=(2, 3, 2, 5), steps=(1, 1, 1, 1))
     assert names(fused(b.returns(cut), exact=True)) == ["take", "slice"]
+
+
+# gelu
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+@pytest.mark.parametrize("divides", [False, True])
+def test_gelu_spelt_out_with_erf_is_recognised(order, divides):
+    b = Build()
+    x = b.input(3, 7)
+    root = np.sqrt(2.0)
+    inner = b.div(x, b.scalar(root)) if divides else b.mul(b.scalar(1 / root), x)
+    gate = b.add(b.scalar(1.0), b.erf(inner))
+    half = b.scalar(0.5)
+    y = (
+        b.mul(b.mul(x, gate), half),
+        b.mul(b.mul(half, x), gate),
+        b.mul(x, b.mul(gate, half)),
+    )[order]
+    assert names(fused(b.returns(y))) == ["gelu"]
+
+
+def test_what_is_nearly_gelu_stays():
+    b = Build()
+    x, z = b.input(3, 7), b.input(3, 7)
+    found = []
+    for inner, root, one, half in ((x, 1.5, 1.0, 0.5), (x, 2**0.5, 2.0, 0.5), (z, 2**0.5, 1.0, 0.5),
+                                   (x, 2**0.5, 1.0, 1.5)):  # fmt: skip
+        gate = b.add(b.erf(b.div(inner, b.scalar(root))), b.scalar(one))
+        found.append(b.mul(b.mul(x, gate), b.scalar(half)))
+    after = fused(b.returns(*found))
+    assert "gelu" not in names(after)

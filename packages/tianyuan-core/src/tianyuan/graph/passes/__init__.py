@@ -42,6 +42,7 @@ def own_passes() -> tuple[Pass, ...]:
         duplicates,
         elementwise,
         fold,
+        gelu,
         product,
         quantized,
         sink,
@@ -60,6 +61,7 @@ def own_passes() -> tuple[Pass, ...]:
         Pass("canonical", "fold_constants", fold.run),
         Pass("canonical", "dead_code", dead.run),
         Pass("fuse", "take_channels", channels.run, 2),
+        Pass("fuse", "recognise_gelu", gelu.run, 2),
         Pass("fuse", "fuse_convolutions", convolution.run, 2),
         Pass("fuse", "dead_code", dead.run, 2),  # what is dead must not count as a reader
         Pass("fuse", "fuse_products", product.run, 2),
