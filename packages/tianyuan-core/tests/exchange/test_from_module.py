@@ -442,7 +442,9 @@ def test_nested_inputs_shared_frozen_and_integer_tensors() -> None:
 
 def test_all_unknown_operators_are_named_with_their_lines() -> None:
     def strange(x: Any) -> Any:
-        return torch.fft.rfft(x).real + torch.special.bessel_j0(x)[..., :3] + torch.digamma(x)[..., :3]
+        return (
+            torch.fft.rfft(x).real + torch.special.bessel_j0(x)[..., :3] + torch.digamma(x)[..., :3]
+        )
 
     with pytest.raises(GraphError) as caught:
         from_module(Wrapped(strange), (floats(3, 4),))

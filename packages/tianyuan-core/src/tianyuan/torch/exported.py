@@ -144,21 +144,18 @@ def _dynamic(
     dynamic_shapes: Mapping[str, Mapping[int, str]] | None,
 ) -> Any:
     """Return torch's form of dynamic shapes; by default the first axes follow where they can."""
+    given = inspect.signature(module.forward).bind(*example_inputs).arguments
     if dynamic_shapes is None:
-        return tuple(_first_axes(torch, value) for value in example_inputs)
-    names = list(inspect.signature(module.forward).bind(*example_inputs).arguments)
-    unknown = sorted(set(dynamic_shapes) - set(names))
+        return {name: _first_axes(torch, value) for name, value in given.items()}
+    unknown = sorted(set(dynamic_shapes) - set(given))
     if unknown:
         raise TraceError(
             f"torch.from_module: dynamic_shapes names no input, got {', '.join(unknown)}, "
-            f"expected some of {', '.join(names)}"
+            f"expected some of {', '.join(given)}"
         )
-    symbols = {symbol for axes in dynamic_shapes.values() for symbol in axes.values()}
-    dims = {symbol: torch.export.Dim(symbol) for symbol in symbols}
-    return {
-        name: {axis: dims[symbol] for axis, symbol in dynamic_shapes.get(name, {}).items()} or None
-        for name in names
-    }
+    # torch finds out itself which dimensions are equal and which sizes they may have.
+    dynamic = torch.export.Dim.DYNAMIC
+    return {name: dict.fromkeys(dynamic_shapes.get(name, {}), dynamic) or None for name in given}
 
 
 def _first_axes(torch: Any, value: Any) -> Any:

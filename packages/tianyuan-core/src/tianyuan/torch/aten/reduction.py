@@ -11,7 +11,7 @@ from ... import functional as F
 from ...functional.arguments import run, run_many
 from ...imperative.tensor import Tensor
 from .shape import axis_of
-from .table import UnsupportedError, aten
+from .table import aten
 
 Dims = int | Sequence[int] | None
 
@@ -110,7 +110,7 @@ def logsumexp(x: Tensor, dims: Dims, keepdim: bool = False) -> Tensor:
     return _reduced("logsumexp", x, dims, keepdim)
 
 
-@aten("var_mean")
+@aten("var_mean.correction")
 def var_mean(
     x: Tensor, dims: Dims = None, *, correction: float | None = None, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
@@ -123,15 +123,13 @@ def var_mean(
     return F.div(total, divisor), _reduced("mean", x, axes, keepdim)
 
 
-@aten("var")
-def var(x: Tensor, dims: Any = None, *given: Any, **options: Any) -> Tensor:
-    if given or isinstance(dims, bool):
-        raise UnsupportedError("only the form with a correction is known")
+@aten("var.correction")
+def var(x: Tensor, dims: Dims = None, **options: Any) -> Tensor:
     return var_mean(x, dims, **options)[0]
 
 
-@aten("std")
-def std(x: Tensor, dims: Any = None, **options: Any) -> Tensor:
+@aten("std.correction")
+def std(x: Tensor, dims: Dims = None, **options: Any) -> Tensor:
     return F.sqrt(var(x, dims, **options))
 
 

@@ -84,6 +84,11 @@ def expand_as(x: Tensor, other: Tensor) -> Tensor:
     return F.broadcast_to(x, other.shape)
 
 
+@aten("copy")
+def copy(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    return F.broadcast_to(source.cast(x.dtype), x.shape)
+
+
 @aten("repeat")
 def repeat(x: Tensor, repeats: Sequence[int]) -> Tensor:
     return F.tile(x, tuple(repeats))
