@@ -76,9 +76,16 @@ def geometry(call: Call) -> Geometry:
     elif call.op.name == "conv2d_backward_weight":
         w, y = y, w
     a = call.attrs
-    (n, c, h, width), (_, o, oh, ow), (_, _, kh, kw) = x, y, w
     return Geometry(
-        *(int(v) for v in (n, c, h, width, o, oh, ow, kh, kw)),
+        n=int(x[0]),
+        c=int(x[1]),
+        h=int(x[2]),
+        w=int(x[3]),
+        o=int(y[1]),
+        oh=int(y[2]),
+        ow=int(y[3]),
+        kh=int(w[2]),
+        kw=int(w[3]),
         stride=(int(a.stride[0]), int(a.stride[1])),
         dilation=(int(a.dilation[0]), int(a.dilation[1])),
         top=int(a.padding[0]),
