@@ -536,7 +536,8 @@ def test_qlinear_convolution_runs_as_integer_product(per_channel):
         weights={
             "xs": np.array(0.03, np.float32), "xz": np.array(120, np.uint8),
             "w": rng(1).integers(-127, 128, (6, 3, 3, 3), np.int8),
-            "ws": scales if per_channel else scales[0], "b": rng(3).integers(-999, 999, 6, np.int32),
+            "ws": scales if per_channel else scales[0],
+            "b": rng(3).integers(-999, 999, 6, np.int32),
             "wz": np.zeros(6, np.int8) if per_channel else np.array(0, np.int8),
             "ys": np.array(0.02, np.float32), "yz": np.array(100, np.uint8),
         },

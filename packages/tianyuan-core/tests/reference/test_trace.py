@@ -551,3 +551,19 @@ def test_a_layer_that_is_replaced_is_traced_anew() -> None:
         net[0] = M.Linear(3, 2)
     net[0].weight = ty.Parameter(np.zeros((2, 3), np.float32))
     np.testing.assert_allclose(run(x).numpy(), net(x).numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("first", [0, 1, 3])
+def test_a_gradient_traced_at_one_batch_holds_for_others(first: int) -> None:
+    def work(x: ty.Tensor) -> ty.Tensor:
+        gm = GradManager().attach(x)
+        with gm:
+            y = x + x[:1]
+            gm.backward((y * y).sum())
+        return x.grad
+
+    run = trace(work, dynamic_shapes={"x": {0: "n"}})
+    run(tensor(first, 3))
+    for n in (1, 4, 2):
+        x = tensor(n, 3, seed=n)
+        np.testing.assert_allclose(run(x).numpy(), work(ty.Tensor(x)).numpy(), rtol=1e-5)

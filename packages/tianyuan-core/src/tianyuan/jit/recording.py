@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from .. import shapes
 from ..errors import TianyuanError
 from ..graph.graph import Constant, Graph
 from ..imperative import dispatch
@@ -86,10 +85,12 @@ class Recorder:
         Raises:
             SymbolFixed: where a dynamic dimension decides a branch or is used as a plain number.
         """
-        made = self._once(specs)
-        second = sizes.other_sizes(specs)
-        if not second:
-            return made
+        examples = sizes.examples(specs)
+        if not examples:
+            return self._once(specs)
+        specs, made = self._generic(specs, examples)
+        examples = sizes.examples(specs)
+        second = {symbol: 2 * size for symbol, size in examples.items()}
         if self._difference(made, specs, second) is None:
             return made
         # A first run may make what later ones find, such as an optimiser's state.
@@ -102,9 +103,25 @@ class Recorder:
         guilty = {
             symbol
             for symbol in second
-            if self._difference(made, specs, {**_examples(specs), symbol: second[symbol]})
+            if self._difference(made, specs, {**examples, symbol: second[symbol]})
         }
         raise SymbolFixed(guilty or set(second), where)
+
+    def _generic(
+        self, specs: Sequence[TensorSpec], examples: Mapping[str, int]
+    ) -> tuple[Sequence[TensorSpec], Recording]:
+        """Record at sizes of at least 2: 0 and 1 hide what broadcasting does with others."""
+        usual = {symbol: max(size, 2) for symbol, size in examples.items()}
+        if usual == examples:
+            return specs, self._once(specs)
+        wider = sizes.resized(specs, usual)
+        try:
+            return wider, self._once(wider)
+        except TianyuanError as error:
+            self._once(specs)  # raises where the fault is not in the size
+            raise SymbolFixed(
+                set(examples), f"a line that other sizes do not pass ({error})"
+            ) from None
 
     def _difference(
         self, made: Recording, specs: Sequence[TensorSpec], chosen: Mapping[str, int]
@@ -148,12 +165,3 @@ def _grads(tracer: Tracer) -> Any:
         else:
             tracer.graph.outputs.append(tracer.lift(grad))
             yield tensor, grad, len(tracer.graph.outputs) - 1
-
-
-def _examples(specs: Sequence[TensorSpec]) -> dict[str, int]:
-    return {
-        extent.expr: int(extent)
-        for spec in specs
-        for extent in spec.shape
-        if isinstance(extent, shapes.Dim) and isinstance(extent.expr, str)
-    }

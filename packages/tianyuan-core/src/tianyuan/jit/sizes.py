@@ -18,10 +18,10 @@ from ..graph.graph import Constant, Graph, Node, Value
 from ..op import TensorSpec
 
 
-def other_sizes(specs: Sequence[TensorSpec]) -> dict[str, int]:
-    """Return a second size for every symbol: twice the example, which keeps divisors and ties."""
+def examples(specs: Sequence[TensorSpec]) -> dict[str, int]:
+    """Return the size that every symbol has in these specs."""
     return {
-        extent.expr: max(2 * int(extent), 2)
+        extent.expr: int(extent)
         for spec in specs
         for extent in spec.shape
         if isinstance(extent, shapes.Dim) and isinstance(extent.expr, str)

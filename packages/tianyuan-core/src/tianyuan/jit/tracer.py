@@ -195,8 +195,8 @@ class Tracer:
         """Note that a tensor from outside takes a new value when the program runs."""
         if (value.dtype, tuple(map(int, value.shape))) != (tensor.dtype, tuple(tensor.shape)):
             raise TraceError(
-                f"trace: a tensor from outside cannot change its shape or dtype, got {value._spec}, "
-                f"expected {tensor._spec} at {dispatch.user_line()}"
+                f"trace: a tensor from outside cannot change its shape or dtype, got "
+                f"{value._spec}, expected {tensor._spec} at {dispatch.user_line()}"
             )
         new = self.lift(value)
         self._capture(tensor)
