@@ -1,4 +1,4 @@
-"""Turn a ModelProto into plans, after refusing at once everything that cannot be imported."""
+"""Turn a ModelProto into bodies, after refusing at once everything that cannot be imported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import ModelFormatError
 from . import operators
 from .known import Known
-from .node import Node, Plan
+from .node import Node, Body
 from .reader import TensorReader, dtype_of, require
 from .table import find
 
@@ -38,16 +38,16 @@ class ValueInfo:
 
 @dataclass(frozen=True)
 class Imported:
-    """A model as read: its plan, what it takes and gives, and its initialisers."""
+    """A model as read: its body, what it takes and gives, and its initialisers."""
 
-    plan: Plan
+    body: Body
     inputs: tuple[ValueInfo, ...]
     outputs: tuple[ValueInfo, ...]
     initialisers: Mapping[str, np.ndarray]
 
 
 def build(model: Any, tensors: TensorReader) -> Imported:
-    """Check a model and turn it into plans.
+    """Check a model and turn it into bodies.
 
     Raises:
         ModelFormatError: where it is damaged, or uses what cannot be imported; operators that are
@@ -66,9 +66,9 @@ def build(model: Any, tensors: TensorReader) -> Imported:
     builder = _Builder(versions, tensors)
     graph = model.graph
     initialisers = builder.initialisers(graph)
-    plan = builder.plan(graph, initialisers, frozenset())
+    body = builder.body(graph, initialisers, frozenset())
     inputs = tuple(_info(v) for v in graph.input if v.name not in initialisers)
-    return Imported(plan, inputs, tuple(_info(v) for v in graph.output), initialisers)
+    return Imported(body, inputs, tuple(_info(v) for v in graph.output), initialisers)
 
 
 def _expect_text(model: Any) -> None:
@@ -256,7 +256,7 @@ def _declared(value: Any) -> tuple[np.dtype, tuple[Any, ...] | None] | None:
 
 
 class _Builder:
-    """Makes plans of graphs and their subgraphs."""
+    """Makes bodies of graphs and their subgraphs."""
 
     def __init__(self, versions: Mapping[str, int], tensors: TensorReader) -> None:
         self._versions = versions
@@ -270,10 +270,10 @@ class _Builder:
             found[proto.name] = self._tensors.read(proto)
         return found
 
-    def plan(self, graph: Any, initialisers: Mapping[str, Any], outer: frozenset[str]) -> Plan:
-        """Make the plan of a graph; ``outer`` holds the names it may read from around it."""
+    def body(self, graph: Any, initialisers: Mapping[str, Any], outer: frozenset[str]) -> Body:
+        """Make the body of a graph; ``outer`` holds the names it may read from around it."""
         inputs = [value.name for value in graph.input if value.name not in initialisers]
-        plan = Plan(graph.name, inputs, [value.name for value in graph.output], [])
+        body = Body(graph.name, inputs, [value.name for value in graph.output], [])
         defined = {*inputs, *initialisers}
         if len(defined) != len(inputs) + len(initialisers):
             raise ModelFormatError(f"onnx: graph {graph.name!r} has two inputs of one name")
@@ -285,27 +285,27 @@ class _Builder:
                     raise ModelFormatError(f"onnx: value {name!r} is made twice")
                 defined.add(name)
             if (domain, node.op_type) == ("", "Constant"):
-                plan.constants[node.output[0]] = self._constant(node)
+                body.constants[node.output[0]] = self._constant(node)
             else:
                 waiting.append((domain, node))
         visible = frozenset(defined) | outer
         made = [self._node(domain, node, visible) for domain, node in waiting]
-        ready = {*inputs, *initialisers, *plan.constants} | outer
-        plan.nodes = _ordered(made, ready)
-        reads = set().union(*(node.reads() for node in plan.nodes)) | set(plan.outputs)
+        ready = {*inputs, *initialisers, *body.constants} | outer
+        body.nodes = _ordered(made, ready)
+        reads = set().union(*(node.reads() for node in body.nodes)) | set(body.outputs)
         missing = reads - visible
         if missing:
             raise ModelFormatError(f"onnx: values are never made: {', '.join(sorted(missing)[:9])}")
-        plan.captured = reads - defined
-        plan.last_uses = _last_uses(plan)
-        plan.output_types = [_declared(value) for value in graph.output]
-        return plan
+        body.captured = reads - defined
+        body.last_uses = _last_uses(body)
+        body.output_types = [_declared(value) for value in graph.output]
+        return body
 
-    def _subgraph(self, graph: Any, visible: frozenset[str]) -> Plan:
+    def _subgraph(self, graph: Any, visible: frozenset[str]) -> Body:
         initialisers = self.initialisers(graph)
-        plan = self.plan(graph, initialisers, visible)
-        plan.constants.update((name, Known(array)) for name, array in initialisers.items())
-        return plan
+        body = self.body(graph, initialisers, visible)
+        body.constants.update((name, Known(array)) for name, array in initialisers.items())
+        return body
 
     def _node(self, domain: str, proto: Any, visible: frozenset[str]) -> Node:
         version = self._versions.get(domain, 1)
@@ -342,7 +342,7 @@ class _Builder:
             "value_float": np.float32, "value_floats": np.float32, "value_int": np.int64,
             "value_ints": np.int64, "value_string": object, "value_strings": object,
         }  # fmt: skip
-        if name not in kinds or isinstance(value, (np.ndarray, Plan)):
+        if name not in kinds or isinstance(value, (np.ndarray, Body)):
             raise ModelFormatError(f"onnx: constant {title!r} has an unsupported form, got {name}")
         return Known(np.array(value, kinds[name]))
 
@@ -406,10 +406,10 @@ def _ordered(nodes: list[Node], ready: set[str]) -> list[Node]:
     return found
 
 
-def _last_uses(plan: Plan) -> list[list[str]]:
-    seen = set(plan.outputs)
+def _last_uses(body: Body) -> list[list[str]]:
+    seen = set(body.outputs)
     found: list[list[str]] = []
-    for node in reversed(plan.nodes):
+    for node in reversed(body.nodes):
         names = {*node.reads(), *filter(None, node.outputs)}
         found.append(sorted(names - seen))
         seen |= names

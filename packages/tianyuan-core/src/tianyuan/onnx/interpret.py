@@ -1,4 +1,4 @@
-"""Run plans: on eager tensors, under a trace, or ahead of time where everything is known."""
+"""Run bodies: on eager tensors, under a trace, or ahead of time where everything is known."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..imperative.tensor import Tensor, wrap
 from ..op import Op, TensorSpec
 from .known import Known, settle
 from .limits import check_size, limits
-from .node import Node, Plan
+from .node import Node, Body
 from .table import ARRAYS, SYMBOLIC, VALUES
 
 Value = Any  # a Tensor, a Known, a list (sequence) or None (left out)
@@ -110,7 +110,7 @@ def _without_recorder() -> Iterator[None]:
 
 
 class Interpreter:
-    """Runs the nodes of a plan.
+    """Runs the nodes of a body.
 
     Args:
         limit: most bytes that one value may have.
@@ -133,22 +133,22 @@ class Interpreter:
             state.recorder = None
 
     def run(
-        self, plan: Plan, args: Sequence[Value], more: dict[str, Value] | None = None
+        self, body: Body, args: Sequence[Value], more: dict[str, Value] | None = None
     ) -> list[Value]:
-        """Run a plan on its inputs; a subgraph sees the values around it.
+        """Run a body on its inputs; a subgraph sees the values around it.
 
         Raises:
             TianyuanError: where a node fails; the message names it.
         """
-        if len(args) != len(plan.inputs):
+        if len(args) != len(body.inputs):
             raise ModelFormatError(
-                f"onnx: graph {plan.name!r} has {len(plan.inputs)} inputs, got {len(args)}"
+                f"onnx: graph {body.name!r} has {len(body.inputs)} inputs, got {len(args)}"
             )
-        values = {**plan.constants, **(more or {}), **dict(zip(plan.inputs, args, strict=True))}
+        values = {**body.constants, **(more or {}), **dict(zip(body.inputs, args, strict=True))}
         scope = Scope(values, self._scopes[-1] if self._scopes else None)
         self._scopes.append(scope)
         try:
-            for node, last in zip(plan.nodes, plan.last_uses, strict=True):
+            for node, last in zip(body.nodes, body.last_uses, strict=True):
                 inputs = [scope.get(name) if name else None for name in node.inputs]
                 results = self.apply(node, inputs)
                 for name, result in zip(node.outputs, results, strict=False):
@@ -156,7 +156,7 @@ class Interpreter:
                         values[name] = result
                 for name in last:
                     values.pop(name, None)
-            return [scope.get(name) for name in plan.outputs]
+            return [scope.get(name) for name in body.outputs]
         finally:
             self._scopes.pop()
 

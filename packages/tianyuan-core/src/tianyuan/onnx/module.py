@@ -16,7 +16,7 @@ from .build import Imported, ValueInfo
 from .interpret import Interpreter, Value
 from .known import Known
 from .limits import TooLargeError
-from .node import Node, Plan
+from .node import Node, Body
 from .table import ARRAYS, TENSORS
 
 # What is folded when a model is loaded may take this much more than the model's own weights.
@@ -40,21 +40,21 @@ class OnnxModule(Module):
     """
 
     def __init__(self, model: Imported, limit: int) -> None:
-        super().__init__(model.plan.name)
+        super().__init__(model.body.name)
         self.inputs: tuple[ValueInfo, ...] = model.inputs
         self.outputs: tuple[ValueInfo, ...] = model.outputs
         self.weights: dict[str, Tensor] = {}
-        self._plan = model.plan
+        self._body = model.body
         self._limit = limit
-        frozen, known = _roles(model.plan)
+        frozen, known = _roles(model.body)
         for name, array in model.initialisers.items():
             trains = dtypes.name_of(array.dtype) in dtypes.CODES and dtypes.is_float(array.dtype)
             if not trains or array.ndim == 0 or name in known:
-                self._plan.constants[name] = Known(array)
+                self._body.constants[name] = Known(array)
             else:
                 kind = Tensor if name in frozen else Parameter
                 self.weights[name] = kind(array, dtype=array.dtype, name=name)
-        _fold(self._plan, limit, sum(a.nbytes for a in model.initialisers.values()))
+        _fold(self._body, limit, sum(a.nbytes for a in model.initialisers.values()))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the outputs; inputs by position or by the file's names.
@@ -74,7 +74,7 @@ class OnnxModule(Module):
                 _as_value(info, value) for info, value in zip(self.inputs, given, strict=True)
             ]
             check_shapes(self.inputs, values)
-            results = interpreter.run(self._plan, values, dict(self.weights))
+            results = interpreter.run(self._body, values, dict(self.weights))
             found = [_as_result(result) for result in results]
         return found[0] if len(found) == 1 else tuple(found)
 
@@ -103,14 +103,14 @@ class OnnxModule(Module):
 
     def _module_info_string(self) -> str:
         inputs = ", ".join(info.name for info in self.inputs)
-        return f"inputs={inputs}, nodes={len(self._plan.nodes)}"
+        return f"inputs={inputs}, nodes={len(self._body.nodes)}"
 
 
-def _roles(plan: Plan) -> tuple[set[str], set[str]]:
+def _roles(body: Body) -> tuple[set[str], set[str]]:
     """Return the names that nodes read as state, and those that they need to know."""
     frozen: set[str] = set()
     known: set[str] = set()
-    for node in _below(plan):
+    for node in _below(body):
         named = {i: name for i, name in enumerate(node.inputs) if name}
         frozen |= {name for i, name in named.items() if i in node.operator.frozen}
         if node.operator.form == ARRAYS:
@@ -120,33 +120,33 @@ def _roles(plan: Plan) -> tuple[set[str], set[str]]:
     return frozen, known
 
 
-def _below(plan: Plan) -> Iterable[Node]:
-    for node in plan.nodes:
+def _below(body: Body) -> Iterable[Node]:
+    for node in body.nodes:
         yield node
         for value in node.attrs.values():
-            if isinstance(value, Plan):
+            if isinstance(value, Body):
                 yield from _below(value)
 
 
-def _fold(plan: Plan, limit: int, weights: int) -> None:
-    """Run the nodes that read only constants, and drop them from the plan."""
+def _fold(body: Body, limit: int, weights: int) -> None:
+    """Run the nodes that read only constants, and drop them from the body."""
     most = min(limit, _FOLD_SLACK + weights)
     interpreter = Interpreter(most)
     kept: list[Node] = []
     last_uses: list[list[str]] = []
     budget = most
-    for node, last in zip(plan.nodes, plan.last_uses, strict=True):
+    for node, last in zip(body.nodes, body.last_uses, strict=True):
         known = node.operator.form in (TENSORS, ARRAYS) and node.inputs and all(
-            not name or name in plan.constants for name in node.inputs
+            not name or name in body.constants for name in node.inputs
         )  # fmt: skip
         results: list[Value] | None = None
         if known:
-            inputs = [plan.constants[name] if name else None for name in node.inputs]
+            inputs = [body.constants[name] if name else None for name in node.inputs]
             results = _tried(interpreter, node, inputs)
             size = sum(r.array.nbytes for r in results or () if isinstance(r, Known))
             if results is not None and size <= budget:
                 budget -= size
-                plan.constants.update(
+                body.constants.update(
                     (name, result)
                     for name, result in zip(node.outputs, results, strict=False)
                     if name
@@ -154,9 +154,9 @@ def _fold(plan: Plan, limit: int, weights: int) -> None:
                 continue
         kept.append(node)
         last_uses.append(last)
-    plan.nodes, plan.last_uses = kept, last_uses
-    needed = set(plan.outputs).union(*(node.reads() for node in kept))
-    plan.constants = {name: v for name, v in plan.constants.items() if name in needed}
+    body.nodes, body.last_uses = kept, last_uses
+    needed = set(body.outputs).union(*(node.reads() for node in kept))
+    body.constants = {name: v for name, v in body.constants.items() if name in needed}
 
 
 def _tried(interpreter: Interpreter, node: Node, inputs: Sequence[Any]) -> list[Value] | None:

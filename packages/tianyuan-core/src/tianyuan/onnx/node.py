@@ -18,7 +18,7 @@ _REQUIRED: Any = object()
 
 
 @dataclass(eq=False)
-class Plan:
+class Body:
     """One graph or subgraph, ready to be interpreted.
 
     Attributes:
@@ -64,7 +64,7 @@ class Node:
         """Return the names that the node and its subgraphs read."""
         names = {name for name in self.inputs if name}
         for value in self.attrs.values():
-            if isinstance(value, Plan):
+            if isinstance(value, Body):
                 names |= value.captured
         return names
 
@@ -120,10 +120,10 @@ class Node:
         """Return an attribute that is a tensor."""
         return self._get(name, default, "a tensor", lambda v: isinstance(v, np.ndarray))
 
-    def graph(self, name: str) -> Plan:
+    def graph(self, name: str) -> Body:
         """Return an attribute that is a graph."""
-        found = self._get(name, _REQUIRED, "a graph", lambda v: isinstance(v, Plan))
-        assert isinstance(found, Plan)
+        found = self._get(name, _REQUIRED, "a graph", lambda v: isinstance(v, Body))
+        assert isinstance(found, Body)
         return found
 
     def fail(self, what: str) -> ModelFormatError:

@@ -99,7 +99,7 @@ def nearest_index(place: Array, old: int, how: str) -> Array:
     return found
 
 
-def _resampled(node: Node, x: Tensor, plan: dict[int, _Axis], outside: Any) -> Tensor:
+def _resampled(node: Node, x: Tensor, chosen: dict[int, _Axis], outside: Any) -> Tensor:
     mode = node.text("mode", "nearest", ("nearest", "linear", "cubic"))
     where = node.text("coordinate_transformation_mode", "half_pixel", _PLACES)
     how = node.text("nearest_mode", "round_prefer_floor", _NEAREST)
@@ -108,7 +108,7 @@ def _resampled(node: Node, x: Tensor, plan: dict[int, _Axis], outside: Any) -> T
     inside: Tensor | None = None
     if mode != "nearest" and not is_float(x):
         x = x.astype("float32")
-    for number, axis in plan.items():
+    for number, axis in chosen.items():
         place = positions(axis, where)
         if crop:
             held = (place >= 0) & (place <= axis.old - 1)
@@ -186,11 +186,11 @@ def resize(
     check_size([new.get(a, n) for a, n in enumerate(have)], x.dtype)
     for a, n in new.items():
         check_size((n, have[a]), np.float64)
-    plan = {
+    chosen = {
         a: _Axis(have[a], new[a], factors[a], (region[i], region[i + len(axes)]))
         for i, a in enumerate(axes)
     }
-    return _resampled(node, x, plan, node.float("extrapolation_value", 0.0))
+    return _resampled(node, x, chosen, node.float("extrapolation_value", 0.0))
 
 
 def _upsampled(node: Node, x: Tensor, scales: Sequence[float]) -> Tensor:
