@@ -67,14 +67,26 @@ struct BlockRow {
   vf bias;
   vtail valid;
   bool full;
+  Epilogue epilogue;
 };
 
-TY_INLINE void store_pixel(const BlockRow &r, int64_t at, vf sum) {
+TY_INLINE void store_pixel(const BlockRow &r, const Epilogue &e, int64_t at, vf sum) {
   sum = vadd(sum, r.bias);
   if (r.residual) sum = vadd(sum, vload(r.residual + at * VF));
-  sum = activate(sum, r.d->epilogue);
+  sum = activate(sum, e);
   if (!r.full) sum = vselect(vtail_mask(r.valid), sum, vzero());
   vstore(r.y + at * VF, sum);
+}
+
+// The activation is a constant in either loop, so that sums stay in registers.
+TY_INLINE void store_pixels(const BlockRow &r, int64_t at, const vf *sums) {
+  if (r.epilogue.activation == ACT_CLIP) {
+    const Epilogue clip = {ACT_CLIP, r.epilogue.lower, r.epilogue.upper};
+#pragma GCC unroll 8
+    for (int p = 0; p < 8; ++p) store_pixel(r, clip, at + p, sums[p]);
+  } else {
+    for (int p = 0; p < 8; ++p) store_pixel(r, r.epilogue, at + p, sums[p]);
+  }
 }
 
 // First kernel element >= 0 and end of those < extent, for an offset of the first.
@@ -100,13 +112,13 @@ void run_block_row(const BlockRow &r, Window w, int64_t oy) {
       w.j1 = s.kw;
       vf sums[8];
       sum_pixels<8>(w, sums);
-      for (int p = 0; p < 8; ++p) store_pixel(r, oy * s.ow + ox + p, sums[p]);
+      store_pixels(r, oy * s.ow + ox, sums);
       ox += 8;
     } else {
       clip_taps(left, s.dw, s.kw, s.w, &w.j0, &w.j1);
       vf sum;
       sum_pixels<1>(w, &sum);
-      store_pixel(r, oy * s.ow + ox, sum);
+      store_pixel(r, r.epilogue, oy * s.ow + ox, sum);
       ++ox;
     }
   }
@@ -130,7 +142,8 @@ int run_blocked(const ty_ctx *ctx, const Depthwise &d) {
                       d.y + out,
                       d.bias ? vload_tail(d.bias + block * VF, valid) : vzero(),
                       valid,
-                      channels >= VF};
+                      channels >= VF,
+                      as_clip(d.epilogue)};
                   Window w = {};
                   w.weight = d.weight + block * s.kh * s.kw * VF;
                   w.row = s.dh * s.w * VF;

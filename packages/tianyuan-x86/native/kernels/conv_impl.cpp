@@ -57,6 +57,7 @@ TY_INLINE void store_run(const ConvPlan &p, const Epilogue &e, const float *acc,
 
 void store_blocked(const float *acc, const ConvPlan &p, const Pixels &s, int64_t image,
                    int64_t block, int vectors) {
+  const Epilogue bounds = as_clip(p.epilogue);
   for (int v = 0; v < vectors; ++v) {
     const int64_t channel = (block + v) * VF;
     const vtail lanes = vtail_of(p.o - channel);
@@ -67,10 +68,8 @@ void store_blocked(const float *acc, const ConvPlan &p, const Pixels &s, int64_t
       const int64_t at = image * p.y_image + (block + v) * p.y_channel +
                          (s.y + half) * p.y_row + s.x * VF;
       const int64_t step = vectors * VF;
-      if (p.epilogue.activation == ACT_IDENTITY)
-        store_run(p, {ACT_IDENTITY, 0, 0}, from, step, at, s.width, bias, valid);
-      else if (p.epilogue.activation == ACT_RELU)
-        store_run(p, {ACT_RELU, 0, 0}, from, step, at, s.width, bias, valid);
+      if (bounds.activation == ACT_CLIP)
+        store_run(p, {ACT_CLIP, bounds.lower, bounds.upper}, from, step, at, s.width, bias, valid);
       else
         store_run(p, p.epilogue, from, step, at, s.width, bias, valid);
     }

@@ -33,6 +33,21 @@ static inline Activation activation_of(const char *name) {
   return ACT_UNKNOWN;
 }
 
+// What only bounds values, as a clip: loops over results then need one branch-free form.
+static inline Epilogue as_clip(const Epilogue &e) {
+  const float infinity = __builtin_inff();
+  switch (e.activation) {
+    case ACT_IDENTITY:
+      return {ACT_CLIP, -infinity, infinity};
+    case ACT_RELU:
+      return {ACT_CLIP, 0.0f, infinity};
+    case ACT_RELU6:
+      return {ACT_CLIP, 0.0f, 6.0f};
+    default:
+      return e;
+  }
+}
+
 // Kept out of line, so that tiles that end in a rectifier stay short.
 __attribute__((noinline, unused)) static vf activate_smooth(vf x, Activation activation) {
   switch (activation) {

@@ -107,6 +107,7 @@ void store_tile(const float *acc, const Gemm &g, int64_t i, int64_t rows, int64_
                 bool last) {
   const int vectors = cols > VF ? 2 : 1;
   const int64_t step = vectors * VF;
+  const Epilogue bounds = as_clip(g.epilogue);
   for (int v = 0; v < vectors; ++v) {
     const vtail tail = vtail_of(cols - v * VF);
     const int64_t column = j + v * VF, at = i * g.c_row + column;
@@ -114,8 +115,9 @@ void store_tile(const float *acc, const Gemm &g, int64_t i, int64_t rows, int64_
     if (!last || (g.epilogue.activation == ACT_IDENTITY && !g.residual)) {
       for (int64_t r = 0; r < rows; ++r)
         vstore_tail(g.c + at + r * g.c_row, vadd(vload(acc + v * VF + r * step), bias), tail);
-    } else if (g.epilogue.activation == ACT_RELU) {
-      store_column(g, {ACT_RELU, 0, 0}, acc + v * VF, step, at, rows, bias, tail);
+    } else if (bounds.activation == ACT_CLIP) {
+      store_column(g, {ACT_CLIP, bounds.lower, bounds.upper}, acc + v * VF, step, at, rows, bias,
+                   tail);
     } else {
       store_column(g, g.epilogue, acc + v * VF, step, at, rows, bias, tail);
     }
