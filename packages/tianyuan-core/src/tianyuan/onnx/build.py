@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import ModelFormatError
 from . import operators
 from .known import Known
-from .node import Node, Body
+from .node import Body, Node
 from .reader import TensorReader, dtype_of, require
 from .table import find
 

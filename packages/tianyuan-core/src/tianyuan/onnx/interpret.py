@@ -16,7 +16,7 @@ from ..imperative.tensor import Tensor, wrap
 from ..op import Op, TensorSpec
 from .known import Known, settle
 from .limits import check_size, limits
-from .node import Node, Body
+from .node import Body, Node
 from .table import ARRAYS, SYMBOLIC, VALUES
 
 Value = Any  # a Tensor, a Known, a list (sequence) or None (left out)

@@ -16,7 +16,7 @@ from .build import Imported, ValueInfo
 from .interpret import Interpreter, Value
 from .known import Known
 from .limits import TooLargeError
-from .node import Node, Body
+from .node import Body, Node
 from .table import ARRAYS, TENSORS
 
 # What is folded when a model is loaded may take this much more than the model's own weights.
