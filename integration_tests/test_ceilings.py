@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,8 +23,12 @@ def cpu_seconds(module: str) -> float:
         "used = resource.getrusage(resource.RUSAGE_SELF)\n"
         "print(used.ru_utime + used.ru_stime)"
     )
-    command = [sys.executable, "-W", "ignore", "-c", program]
-    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return float(done.stdout)
 
 
 def ratio() -> float:

@@ -51,7 +51,7 @@ def encode_attrs(op: Op, attrs: Any, n_inputs: int, n_outputs: int) -> bytes:
 
 
 def _encode(op: Op, attrs: Any, n_inputs: int, n_outputs: int) -> bytes:
-    layout = _layout_of(type(attrs))
+    layout = _layout_of(attrs.__class__)
     size = _HEADER.size + sum(16 if _C_TYPES[kind] == "ty_list" else 8 for _, kind in layout)
     head = [_HEADER.pack(ABI_VERSION, size, op.version, n_inputs, n_outputs)]
     tail = b""

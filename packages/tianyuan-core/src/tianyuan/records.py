@@ -49,8 +49,8 @@ class _Deferred(type):
 def _generate(cls: Any) -> None:
     with _lock:
         if type(cls) is _Deferred:
-            dataclass(frozen=True, **cls.__dict__["_deferred"])(cls)
-            cls.__class__ = _Generated
+            dataclass(frozen=True, **cls.__dict__["_deferred"])(cls)  # type: ignore[arg-type]
+            cls.__class__ = _Generated  # type: ignore[assignment]
 
 
 @dataclass_transform(frozen_default=True)
@@ -63,6 +63,7 @@ def record(*, eq: bool = True, repr: bool = True) -> Callable[[type[T]], type[T]
     def declare(cls: type[T]) -> type[T]:
         members = {k: v for k, v in cls.__dict__.items() if k not in ("__dict__", "__weakref__")}
         members["_deferred"] = {"eq": eq, "repr": repr}
-        return _Deferred(cls.__name__, cls.__bases__, members)
+        deferred: Any = _Deferred(cls.__name__, cls.__bases__, members)
+        return deferred  # type: ignore[no-any-return]
 
     return declare

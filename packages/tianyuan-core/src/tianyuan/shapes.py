@@ -268,11 +268,11 @@ def broadcast(op: str, *shapes: Shape) -> Shape:
     return tuple(result)
 
 
-def _wider(one: int, other: Dim) -> int:
+def _wider(one: int, other: int) -> int:
     """Return what two extents of 1 broadcast to, of which at least one is a symbol."""
-    if not isinstance(one, Dim) or one.expr == other.expr:
+    if not isinstance(one, Dim) or expr_of(one) == expr_of(other):
         return other
-    return Dim(1, ("max", one.expr, other.expr))
+    return Dim(1, ("max", one.expr, expr_of(other)))
 
 
 def format_shape(shape: Sequence[int]) -> str:

@@ -60,9 +60,9 @@ class Function:
         datas = [data_of(tensor) for tensor in inputs]
         # An input that is returned as it is gets an identity of its own. Any other output keeps
         # its identity, so that what forward saved of it counts in higher derivatives.
-        given = {id(data) for data in datas}
+        known = {id(data) for data in datas}
         outputs = [
-            wrap(tensor._own(), tensor._spec) if id(data_of(tensor)) in given else tensor
+            wrap(tensor._own(), tensor._spec) if id(data_of(tensor)) in known else tensor
             for tensor in results
         ]
         for tape in state.tapes:

@@ -112,7 +112,8 @@ def _labels(label: Tensor, classes: int) -> Tensor:
                 f"cross_entropy: label is out of range, got {outside}, expected 0 to {classes - 1}"
             )
         return label
-    return where(label < 0, classes, label)
+    found_in_run: Tensor = where(label < 0, classes, label)
+    return found_in_run
 
 
 def binary_cross_entropy(

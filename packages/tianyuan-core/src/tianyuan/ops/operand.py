@@ -71,7 +71,7 @@ class Operand:
             scalar = other.item() if isinstance(other, np.generic) else other
             if type(scalar) not in (bool, int, float):
                 return NotImplemented
-            return self.full((), scalar, dtypes.promote_scalar(self.dtype, type(scalar)))
+            return self.full((), scalar, dtypes.promote_scalar(self.dtype, scalar.__class__))
         return NotImplemented
 
     def _binary(self, name: str, other: Any, swap: bool = False) -> Any:
