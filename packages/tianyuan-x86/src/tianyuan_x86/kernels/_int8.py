@@ -148,6 +148,13 @@ def all_layouts() -> list[Layout]:
     return found
 
 
+def image_reason(call: Call) -> str | None:
+    """Return why a call is not about images, or None where it is."""
+    if all(spec.ndim == 4 for spec in (*call.inputs, *call.outputs)):
+        return None
+    return "serves images"
+
+
 def nonzero_weight_points(call: Call) -> bool:
     """Tell whether the second operand of a product has a zero point other than 0."""
     return any(point != 0 for point in call.attrs.w_zero_points)

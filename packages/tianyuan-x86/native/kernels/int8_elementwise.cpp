@@ -1,0 +1,222 @@
+// quantize, dequantize, requantize, add_quantized and the joining of channels, on plain values and
+// on channels-last images, whose padding is computed along.
+#include "int8.hpp"
+
+namespace TY_ISA {
+namespace {
+
+enum { GRAIN = 32768 };
+
+int64_t elements(const ty_tensor &tensor, bool image) {
+  if (!image) return ty_count(tensor);
+  const int64_t *s = tensor.shape;
+  return s[0] * s[2] * s[3] * q8_channels(s[1]);
+}
+
+// Centres, converts and multiplies 16 stored bytes, each step rounded once.
+struct Scaled {
+  vf part[Q8_PARTS];
+};
+TY_INLINE Scaled scaled(const uint8_t *from, int64_t count, bool is_signed, int32_t zero,
+                        float factor) {
+  const Q8Lanes stored = q8_load16(from, count, is_signed);
+  Scaled found;
+#pragma GCC unroll 2
+  for (int i = 0; i < Q8_PARTS; ++i)
+    found.part[i] = vmul(vi_to_vf(vi_sub(stored.part[i], vi_set1(zero))), vset1(factor));
+  return found;
+}
+
+TY_INLINE void store(uint8_t *to, const Scaled &x, int64_t count, const Q8Store &form) {
+  Q8Lanes found;
+#pragma GCC unroll 2
+  for (int i = 0; i < Q8_PARTS; ++i) found.part[i] = q8_finish(x.part[i], form);
+  q8_store16(to, found, count);
+}
+
+// Calls body(at, count) for each 16 elements, and for what is left.
+template <typename Body>
+TY_INLINE void by16(const ty_ctx *ctx, int64_t size, const Body &body) {
+  ty_parallel(ctx, q8_ceil(size, 16), GRAIN / 16, [&](int64_t begin, int64_t end, int32_t) {
+    for (int64_t at = begin * 16; at < q8_lesser(end * 16, size); at += 16) body(at, size - at);
+  });
+}
+
+int quantize(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *attrs,
+             void *) {
+  const auto &a = *reinterpret_cast<const ty_quantize_attrs *>(attrs);
+  const float *x = static_cast<const float *>(inputs[0].data);
+  uint8_t *y = static_cast<uint8_t *>(outputs[0].data);
+  const bool is_signed = outputs[0].dtype == TY_INT8;
+  const int32_t zero = static_cast<int32_t>(TY_INTS(&a, a.zero_points)[0]);
+  const int32_t least = is_signed ? -128 : 0;
+  const Q8Store form = {static_cast<float>(least - zero), static_cast<float>(least + 255 - zero),
+                        zero};
+  const vf scale = vset1(static_cast<float>(TY_FLOATS(&a, a.scales)[0]));
+  by16(ctx, ty_count(inputs[0]), [&](int64_t at, int64_t count) {
+    Scaled t;
+    for (int i = 0; i < Q8_PARTS; ++i)
+      t.part[i] = vdiv(count >= 16 ? vload(x + at + i * TY_VF)
+                                   : vload_tail(x + at + i * TY_VF,
+                                                vtail_of(count > i * TY_VF ? count - i * TY_VF : 0)),
+                       scale);
+    store(y + at, t, count, form);
+  });
+  return 0;
+}
+
+int dequantize(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
+               const ty_attrs *attrs, void *) {
+  const auto &a = *reinterpret_cast<const ty_dequantize_attrs *>(attrs);
+  const uint8_t *x = static_cast<const uint8_t *>(inputs[0].data);
+  float *y = static_cast<float *>(outputs[0].data);
+  const bool is_signed = inputs[0].dtype == TY_INT8;
+  const int32_t zero = static_cast<int32_t>(TY_INTS(&a, a.zero_points)[0]);
+  const float scale = static_cast<float>(TY_FLOATS(&a, a.scales)[0]);
+  by16(ctx, ty_count(inputs[0]), [&](int64_t at, int64_t count) {
+    const Scaled t = scaled(x + at, count, is_signed, zero, scale);
+    for (int i = 0; i < Q8_PARTS; ++i) {
+      float *to = y + at + i * TY_VF;
+      const int64_t some = count - i * TY_VF;
+      if (some >= TY_VF)
+        vstore(to, t.part[i]);
+      else if (some > 0)
+        vstore_tail(to, t.part[i], vtail_of(some));
+    }
+  });
+  return 0;
+}
+
+int run_requantize(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
+                   const ty_attrs *attrs, bool image) {
+  const auto &a = *reinterpret_cast<const ty_requantize_attrs *>(attrs);
+  const uint8_t *x = static_cast<const uint8_t *>(inputs[0].data);
+  uint8_t *y = static_cast<uint8_t *>(outputs[0].data);
+  const bool is_signed = inputs[0].dtype == TY_INT8;
+  const int32_t zero = static_cast<int32_t>(a.x_zero_point);
+  const float factor = static_cast<float>(a.multiplier);
+  const Q8Store form = q8_store_of(a);
+  by16(ctx, elements(inputs[0], image), [&](int64_t at, int64_t count) {
+    store(y + at, scaled(x + at, count, is_signed, zero, factor), count, form);
+  });
+  return 0;
+}
+
+int run_add(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *attrs,
+            bool image) {
+  const auto &a = *reinterpret_cast<const ty_add_quantized_attrs *>(attrs);
+  const uint8_t *left = static_cast<const uint8_t *>(inputs[0].data);
+  const uint8_t *right = static_cast<const uint8_t *>(inputs[1].data);
+  uint8_t *y = static_cast<uint8_t *>(outputs[0].data);
+  const bool left_signed = inputs[0].dtype == TY_INT8, right_signed = inputs[1].dtype == TY_INT8;
+  const int32_t left_zero = static_cast<int32_t>(a.a_zero_point);
+  const int32_t right_zero = static_cast<int32_t>(a.b_zero_point);
+  const float left_factor = static_cast<float>(a.a_multiplier);
+  const float right_factor = static_cast<float>(a.b_multiplier);
+  const Q8Store form = q8_store_of(a);
+  by16(ctx, elements(outputs[0], image), [&](int64_t at, int64_t count) {
+    Scaled t = scaled(left + at, count, left_signed, left_zero, left_factor);
+    const Scaled other = scaled(right + at, count, right_signed, right_zero, right_factor);
+    for (int i = 0; i < Q8_PARTS; ++i) t.part[i] = vadd(t.part[i], other.part[i]);
+    store(y + at, t, count, form);
+  });
+  return 0;
+}
+
+// Channels of images one behind the other: body(input, to, from, count) moves those of one pixel.
+template <typename Body>
+TY_INLINE void join(const ty_ctx *ctx, const ty_tensor *inputs, const ty_tensor &output,
+                    int32_t n_inputs, const Body &body) {
+  const int64_t *s = output.shape, pixels = s[0] * s[2] * s[3], row = q8_channels(s[1]);
+  ty_parallel(ctx, pixels, 1 + GRAIN / row, [&](int64_t begin, int64_t end, int32_t) {
+    for (int64_t pixel = begin; pixel < end; ++pixel) {
+      uint8_t *to = static_cast<uint8_t *>(output.data) + pixel * row;
+      for (int32_t i = 0; i < n_inputs; ++i) {
+        const int64_t channels = inputs[i].shape[1];
+        body(i, to,
+             static_cast<const uint8_t *>(inputs[i].data) + pixel * q8_channels(channels),
+             channels);
+        to += channels;
+      }
+    }
+  });
+}
+
+int concat_quantized_image(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
+                           const ty_attrs *attrs, void *) {
+  const auto &a = *reinterpret_cast<const ty_concat_quantized_attrs *>(attrs);
+  const int64_t *zeros = TY_INTS(&a, a.x_zero_points);
+  const double *factors = TY_FLOATS(&a, a.multipliers);
+  const Q8Store form = q8_store_of(a);
+  join(ctx, inputs, outputs[0], attrs->n_inputs,
+       [&](int32_t i, uint8_t *to, const uint8_t *from, int64_t channels) {
+         for (int64_t c = 0; c < channels; c += 16)
+           store(to + c,
+                 scaled(from + c, channels - c, inputs[i].dtype == TY_INT8,
+                        static_cast<int32_t>(zeros[i]), static_cast<float>(factors[i])),
+                 channels - c, form);
+       });
+  return 0;
+}
+
+int concat_image(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
+                 const ty_attrs *attrs, void *) {
+  join(ctx, inputs, outputs[0], attrs->n_inputs,
+       [&](int32_t, uint8_t *to, const uint8_t *from, int64_t channels) {
+         __builtin_memcpy(to, from, static_cast<size_t>(channels));
+       });
+  return 0;
+}
+
+int concat_quantized_plain(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
+                           const ty_attrs *attrs, void *) {
+  const auto &a = *reinterpret_cast<const ty_concat_quantized_attrs *>(attrs);
+  const int64_t *zeros = TY_INTS(&a, a.x_zero_points);
+  const double *factors = TY_FLOATS(&a, a.multipliers);
+  const Q8Store form = q8_store_of(a);
+  const int64_t *s = outputs[0].shape;
+  int64_t outer = 1, inner = 1, before = 0;
+  for (int64_t i = 0; i < a.axis; ++i) outer *= s[i];
+  for (int64_t i = a.axis + 1; i < outputs[0].ndim; ++i) inner *= s[i];
+  const int64_t row = s[a.axis] * inner;
+  for (int32_t i = 0; i < attrs->n_inputs; ++i) {
+    const int64_t some = inputs[i].shape[a.axis] * inner;
+    const uint8_t *from = static_cast<const uint8_t *>(inputs[i].data);
+    uint8_t *to = static_cast<uint8_t *>(outputs[0].data) + before;
+    const bool is_signed = inputs[i].dtype == TY_INT8;
+    ty_parallel(ctx, outer, 1 + GRAIN / (some + 1), [&](int64_t begin, int64_t end, int32_t) {
+      for (int64_t at = begin; at < end; ++at)
+        for (int64_t j = 0; j < some; j += 16)
+          store(to + at * row + j,
+                scaled(from + at * some + j, some - j, is_signed, static_cast<int32_t>(zeros[i]),
+                       static_cast<float>(factors[i])),
+                some - j, form);
+    });
+    before += some;
+  }
+  return 0;
+}
+
+#define Q8_PAIR(name, run)                                                                   \
+  int name##_plain(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,           \
+                   const ty_attrs *attrs, void *) {                                          \
+    return run(ctx, inputs, outputs, attrs, false);                                          \
+  }                                                                                          \
+  int name##_image(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,           \
+                   const ty_attrs *attrs, void *) {                                          \
+    return run(ctx, inputs, outputs, attrs, true);                                           \
+  }
+Q8_PAIR(requantize, run_requantize)
+Q8_PAIR(add, run_add)
+
+}  // namespace
+}  // namespace TY_ISA
+
+TY_EXPORT_KERNELS(int8_elementwise, TY_KERNEL(quantize, "quantize_q8", "flat"),
+                  TY_KERNEL(dequantize, "dequantize_q8", "flat"),
+                  TY_KERNEL(requantize_plain, "requantize_q8", "flat"),
+                  TY_KERNEL(requantize_image, "requantize_q8", "image"),
+                  TY_KERNEL(add_plain, "add_q8", "flat"), TY_KERNEL(add_image, "add_q8", "image"),
+                  TY_KERNEL(concat_quantized_plain, "concat_quantized_q8", "plain"),
+                  TY_KERNEL(concat_quantized_image, "concat_quantized_q8", "image"),
+                  TY_KERNEL(concat_image, "concat_q8", "image"))
