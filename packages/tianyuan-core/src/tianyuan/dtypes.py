@@ -127,7 +127,6 @@ def _promote_two(a: DType, b: DType) -> DType:
     return _by_name("int64") if mixed.kind == "f" else mixed
 
 
-@lru_cache(maxsize=1024)
 def promote_scalar(dtype: DType, scalar: type[bool | int | float]) -> DType:
     """Return the dtype in which a value meets a Python scalar, which is weak.
 
