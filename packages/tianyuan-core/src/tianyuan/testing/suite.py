@@ -110,6 +110,9 @@ def relayout_cases(layouts: Sequence[str]) -> Iterator[Case]:
             for attrs in (Relayout(PLAIN, layout), Relayout(layout, PLAIN)):
                 exact = registry.get_layout(layout).exact
                 yield Case("relayout", (real(shape),), attrs, exact=exact, magnitude=4, ulps=32)
+                if exact:
+                    bytes_of = real(shape, "int8", -100, 100)
+                    yield Case("relayout", (bytes_of,), attrs, exact=True)
 
 
 def run_case(kernel: Kernel, call: Call, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
