@@ -74,41 +74,59 @@ TY_INLINE void transform_tile(const float *x, int64_t row, float *v, int64_t ste
   }
 }
 
-struct Place {
-  int64_t image, y, x;  // of the first output pixel
+// Walks over tiles row by row.
+template <int M>
+struct Walk {
+  int64_t image, y, x;  // of the tile's first output pixel
+
+  Walk(const Wino &w, int64_t tile)
+      : image(tile / (w.tiles_x * w.tiles_y)),
+        y(tile / w.tiles_x % w.tiles_y * M),
+        x(tile % w.tiles_x * M) {}
+
+  void next(const Wino &w) {
+    x += M;
+    if (x < w.s.ow) return;
+    x = 0;
+    y += M;
+    if (y < w.s.oh) return;
+    y = 0;
+    ++image;
+  }
 };
 
+// The tile at pixel (y, x) of a plane, some of whose pixels lie outside and count as zero.
 template <int M>
-TY_INLINE Place place_of(const Wino &w, int64_t tile) {
-  const int64_t row = tile / w.tiles_x;
-  return {row / w.tiles_y, row % w.tiles_y * M, tile % w.tiles_x * M};
+void transform_edge(const ConvShape &s, const float *plane, int64_t y, int64_t x, float *v,
+                    int64_t step) {
+  enum { N = M + 2 };
+  alignas(64) float padded[N * N * VF];
+  for (int64_t i = 0; i < N; ++i) {
+    const bool inside = y + i >= 0 && y + i < s.h;
+    const float *row = plane + ((y + i) * s.w + x) * VF;
+    for (int64_t j = 0; j < N; ++j)
+      vstore(padded + (i * N + j) * VF,
+             inside && x + j >= 0 && x + j < s.w ? vload(row + j * VF) : vzero());
+  }
+  transform_tile<M>(padded, N * VF, v, step);
 }
 
-// Channel blocks [begin, end) of one tile; `v` is its row in its strip.
+// One channel block of `count` tiles of a strip. Tiles are the inner loop, so that few streams of
+// memory are read and written at once.
 template <int M>
-void transform_channels(const Wino &w, int64_t tile, int64_t begin, int64_t end, float *v) {
+void transform_strip(const Wino &w, int64_t first, int64_t count, int64_t c_block, float *v) {
   enum { N = M + 2 };
   const ConvShape &s = w.s;
-  const Place at = place_of<M>(w, tile);
-  const int64_t y = at.y - s.top, x = at.x - s.left;
-  const int64_t plane = s.h * s.w * VF, row = s.w * VF;
-  const float *image = w.x + at.image * w.c_blocks * plane;
-  if (y >= 0 && x >= 0 && y + N <= s.h && x + N <= s.w) {
-    const float *from = image + y * row + x * VF;
-    for (int64_t block = begin; block < end; ++block)
-      transform_tile<M>(from + block * plane, row, v + block * w.rows * VF, w.v_step);
-    return;
-  }
-  alignas(64) float padded[N * N * VF];
-  const int64_t y0 = greater(0, -y), y1 = lesser(N, s.h - y);
-  const int64_t x0 = greater(0, -x), x1 = lesser(N, s.w - x);
-  for (int64_t i = 0; i < N * N; ++i) vstore(padded + i * VF, vzero());
-  for (int64_t block = begin; block < end; ++block) {
-    const float *from = image + block * plane + y * row + x * VF;
-    for (int64_t i = y0; i < y1; ++i)
-      for (int64_t j = x0; j < x1; ++j)
-        vstore(padded + (i * N + j) * VF, vload(from + i * row + j * VF));
-    transform_tile<M>(padded, N * VF, v + block * w.rows * VF, w.v_step);
+  const int64_t row = s.w * VF;
+  Walk<M> at(w, first);
+  for (int64_t i = 0; i < count; ++i, at.next(w)) {
+    const float *plane = w.x + (at.image * w.c_blocks + c_block) * s.h * row;
+    const int64_t y = at.y - s.top, x = at.x - s.left;
+    float *to = v + (c_block * w.rows + i) * VF;
+    if (y >= 0 && x >= 0 && y + N <= s.h && x + N <= s.w)
+      transform_tile<M>(plane + y * row + x * VF, row, to, w.v_step);
+    else
+      transform_edge<M>(s, plane, y, x, to, w.v_step);
   }
 }
 
@@ -184,8 +202,8 @@ void finish(const Wino &w, const float *m, int64_t first, int64_t count, int64_t
     t.valid = vtail_mask(lanes);
     t.bias = w.bias ? vload_tail(w.bias + channel, lanes) : vzero();
     t.row = s.ow * VF;
-    for (int64_t i = 0; i < count; ++i) {
-      const Place at = place_of<M>(w, first + i);
+    Walk<M> at(w, first);
+    for (int64_t i = 0; i < count; ++i, at.next(w)) {
       const int64_t pixel =
           (((at.image * w.o_blocks + o_block + v) * s.oh + at.y) * s.ow + at.x) * VF;
       t.y = w.y + pixel;
@@ -214,8 +232,12 @@ void run_outputs(const Wino &w, const float *v, int64_t first, int64_t count, in
   finish<M>(w, m, first, count, o_block, vectors);
 }
 
-float *strip_row(const Wino &w, float *v, int64_t i) {
-  return v + (i / w.rows * w.c_blocks * w.rows + i % w.rows) * VF;
+// Item `at` of c_blocks x strips of a block of tiles.
+template <int M>
+void run_inputs(const Wino &w, int64_t first, int64_t count, int64_t at, float *v) {
+  const int64_t begin = at / w.c_blocks * w.rows;
+  transform_strip<M>(w, first + begin, lesser(w.rows, count - begin), at % w.c_blocks,
+                     v + begin * w.c_blocks * VF);
 }
 
 template <int M>
@@ -225,7 +247,7 @@ void run(const ty_ctx *ctx, Wino *w, float *workspace) {
   plan_tiles<M>(w, ctx->threads);
   const int64_t frequencies = (M + 2) * (M + 2);
   const int64_t v_floats = frequencies * w->v_step, m_floats = frequencies * w->m_step;
-  const int64_t pairs = ceil_div(w->o_blocks, TILE_VECTORS), wide = w->c_blocks;
+  const int64_t pairs = ceil_div(w->o_blocks, TILE_VECTORS);
   TileSegment *segments = reinterpret_cast<TileSegment *>(workspace);
   for (int64_t i = 0; i < w->c_blocks; ++i) segments[i] = {i * w->rows * VF, i * VF * VF, VF};
   w->segments = segments;
@@ -239,8 +261,8 @@ void run(const ty_ctx *ctx, Wino *w, float *workspace) {
       float *const v = tiles + slot * v_floats, *const m = products + slot * m_floats;
       for (int64_t block = begin; block < end; ++block) {
         const int64_t first = block * w->block, count = count_of(block);
-        for (int64_t i = 0; i < count; ++i)
-          transform_channels<M>(*w, first + i, 0, wide, strip_row(*w, v, i));
+        const int64_t items = ceil_div(count, w->rows) * w->c_blocks;
+        for (int64_t at = 0; at < items; ++at) run_inputs<M>(*w, first, count, at, v);
         for (int64_t pair = 0; pair < pairs; ++pair)
           run_outputs<M>(*w, v, first, count, pair, m);
       }
@@ -249,13 +271,9 @@ void run(const ty_ctx *ctx, Wino *w, float *workspace) {
   }
   for (int64_t block = 0; block < w->blocks; ++block) {
     const int64_t first = block * w->block, count = count_of(block);
-    const int64_t parts = lesser(wide, ceil_div(4 * ctx->threads, count));
-    ty_parallel(ctx, count * parts, 1, [&](int64_t begin, int64_t end, int32_t) {
-      for (int64_t at = begin; at < end; ++at) {
-        const int64_t i = at / parts, part = at % parts;
-        transform_channels<M>(*w, first + i, part * wide / parts, (part + 1) * wide / parts,
-                              strip_row(*w, tiles, i));
-      }
+    const int64_t items = ceil_div(count, w->rows) * w->c_blocks;
+    ty_parallel(ctx, items, 1, [&](int64_t begin, int64_t end, int32_t) {
+      for (int64_t at = begin; at < end; ++at) run_inputs<M>(*w, first, count, at, tiles);
     });
     ty_parallel(ctx, pairs, 1, [&](int64_t begin, int64_t end, int32_t slot) {
       for (int64_t pair = begin; pair < end; ++pair)

@@ -124,5 +124,47 @@ TY_INLINE void transform_output(const vf *m, vf *y) {
   }
 }
 
+// The rows of G, [1, p, p^2] / N(p) with N(p) the product of p's distances from the other finite
+// points, which is the same for p and -p.
+template <int M>
+struct KernelRows {
+  float zero;
+  float pair[Points<M>::PAIRS][3];
+};
+
+template <int M>
+constexpr KernelRows<M> kernel_rows() {
+  KernelRows<M> rows = {};
+  double at_zero = 1.0;
+  for (int i = 0; i < Points<M>::PAIRS; ++i) {
+    const double p = Points<M>::p[i];
+    double n = 2.0 * p * p;
+    for (int j = 0; j < Points<M>::PAIRS; ++j)
+      if (j != i) n *= p * p - Points<M>::p[j] * Points<M>::p[j];
+    rows.pair[i][0] = static_cast<float>(1.0 / n);
+    rows.pair[i][1] = static_cast<float>(p / n);
+    rows.pair[i][2] = static_cast<float>(p * p / n);
+    at_zero *= -p * p;
+  }
+  rows.zero = static_cast<float>(1.0 / at_zero);
+  return rows;
+}
+
+// u = G g over three vectors.
+template <int M>
+TY_INLINE void transform_kernel(const vf *g, vf *u) {
+  constexpr KernelRows<M> rows = kernel_rows<M>();
+  u[0] = vmul(vset1(rows.zero), g[0]);
+#pragma GCC unroll 3
+  for (int i = 0; i < Points<M>::PAIRS; ++i) {
+    const float *r = rows.pair[i];
+    const vf even = vfma(vset1(r[0]), g[0], vmul(vset1(r[2]), g[2]));
+    const vf odd = vmul(vset1(r[1]), g[1]);
+    u[1 + 2 * i] = vadd(even, odd);
+    u[2 + 2 * i] = vsub(even, odd);
+  }
+  u[M + 1] = g[2];
+}
+
 }  // namespace
 }  // namespace TY_ISA

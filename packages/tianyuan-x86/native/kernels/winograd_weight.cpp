@@ -1,0 +1,59 @@
+// relayout of plain 3 x 3 weights to the transformed layouts of winograd.cpp, for weights that
+// change from run to run.
+#include "relayout.hpp"
+#include "winograd_transform.hpp"
+
+namespace TY_ISA {
+namespace {
+
+// Channel c of a block: nine vectors of output channels to one per frequency.
+template <int M>
+void transform_channel(const float *from, int64_t from_step, float *to, int64_t to_step) {
+  enum { N = M + 2 };
+  vf half[N][3];
+#pragma GCC unroll 3
+  for (int j = 0; j < 3; ++j) {
+    vf g[3], u[N];
+#pragma GCC unroll 3
+    for (int i = 0; i < 3; ++i) g[i] = vload(from + (i * 3 + j) * from_step);
+    transform_kernel<M>(g, u);
+#pragma GCC unroll 8
+    for (int i = 0; i < N; ++i) half[i][j] = u[i];
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < N; ++i) {
+    vf u[N];
+    transform_kernel<M>(half[i], u);
+#pragma GCC unroll 8
+    for (int j = 0; j < N; ++j) vstore(to + (i * N + j) * to_step, u[j]);
+  }
+}
+
+// The workspace holds the weight as matrices of VF x VF.
+template <int M>
+int pack(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *,
+         void *workspace) {
+  const int64_t frequencies = (M + 2) * (M + 2), kernel = 9, matrix = VF * VF;
+  const int64_t *s = inputs[0].shape;
+  const int64_t o_blocks = (s[0] + VF - 1) / VF, c_blocks = (s[1] + VF - 1) / VF;
+  float *const packed = static_cast<float *>(workspace);
+  float *const u = static_cast<float *>(outputs[0].data);
+  pack_weight(ctx, packed, static_cast<const float *>(inputs[0].data),
+              {s[0], s[1], kernel, s[1] * kernel, kernel});
+  ty_parallel(ctx, o_blocks * c_blocks, 1, [&](int64_t begin, int64_t end, int32_t) {
+    for (int64_t at = begin; at < end; ++at) {
+      const float *from = packed + at * kernel * matrix;
+      float *to = u + (at / c_blocks * frequencies * c_blocks + at % c_blocks) * matrix;
+      for (int64_t c = 0; c < VF; ++c)
+        transform_channel<M>(from + c * VF, matrix, to + c * VF, c_blocks * matrix);
+    }
+  });
+  return 0;
+}
+
+}  // namespace
+}  // namespace TY_ISA
+
+TY_EXPORT_KERNELS(winograd_weight, TY_KERNEL(pack<2>, "relayout_f32", "pack_wino_f23"),
+                  TY_KERNEL(pack<4>, "relayout_f32", "pack_wino_f43"),
+                  TY_KERNEL(pack<6>, "relayout_f32", "pack_wino_f63"))
