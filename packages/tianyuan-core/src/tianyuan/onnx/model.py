@@ -6,7 +6,6 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from ..errors import TianyuanError, TraceError
 from ..graph.graph import Graph, Value
 from ..imperative.tensor import Tensor
 from ..jit.model import Model, as_input
+from ..jit.sizes import first_difference
 from ..jit.tracer import SymbolFixed, Tracer
 from ..op import TensorSpec
 from .interpret import ValueNeededError
@@ -80,8 +80,7 @@ def _named(module: OnnxModule) -> list[list[tuple[str | int, int]]]:
 def symbolic_graph(module: OnnxModule) -> Graph | None:
     """Return a graph that holds for every size, or None where there is none.
 
-    A graph that was made with symbols is believed only where it is, for other sizes, the very graph
-    that is made for these.
+    It is believed only where other sizes of the symbols give the very same graph.
     """
     if any(info.shape is None for info in module.inputs):
         return None
@@ -110,41 +109,12 @@ def _sizes(module: OnnxModule, first: int, rest: int) -> dict[str, int]:
 
 def _holds(module: OnnxModule, graph: Graph) -> bool:
     for first, rest in _OTHERS:
-        sizes = _sizes(module, first, rest)
         try:
-            fresh = trace_graph(module, sizes, symbols=False)
+            twin = trace_graph(module, _sizes(module, first, rest))
         except (TianyuanError, SymbolFixed):
             continue
-        try:
-            return _equal(graph.specialise(sizes), fresh)
-        except TianyuanError:
-            return False
+        return first_difference(graph, twin) is None
     return False
-
-
-def _equal(one: Graph, other: Graph) -> bool:
-    if len(one.nodes) != len(other.nodes):
-        return False
-    numbers: dict[Any, int] = {}
-    for left, right in zip((*one.inputs, *one.constants), (*other.inputs, *other.constants),
-                           strict=False):  # fmt: skip
-        numbers[left] = numbers[right] = len(numbers)
-    for a, b in zip(one.nodes, other.nodes, strict=True):
-        same = a.op is b.op and [numbers.get(v) for v in a.inputs] == [
-            numbers.get(v) for v in b.inputs
-        ]
-        same = same and all(
-            getattr(a.attrs, f.name) == getattr(b.attrs, f.name) for f in fields(a.attrs)
-        )
-        if not same or [v.spec for v in a.outputs] != [v.spec for v in b.outputs]:
-            return False
-        for left, right in zip(a.outputs, b.outputs, strict=True):
-            numbers[left] = numbers[right] = len(numbers)
-    return all(
-        np.array_equal(a.array, b.array)
-        for a, b in zip(one.constants.values(), other.constants.values(), strict=False)
-        if a.array is not b.array
-    )
 
 
 def trace_graph(module: OnnxModule, sizes: Mapping[str, int], symbols: bool = True) -> Graph:

@@ -111,6 +111,8 @@ def _unsqueeze(node: Node, x: Array, axes: Array | None = None) -> Any:
 
 @symbolic("Reshape")
 def _reshape(node: Node, x: Array, target: Array) -> Any:
+    if target.dtype == object:
+        return NotImplemented
     return x.reshape(tuple(map(int, resolve(x.shape, extents(target), node.flag("allowzero")))))
 
 
@@ -142,6 +144,8 @@ def _gather(node: Node, x: Array, indices: Array) -> Any:
 
 @symbolic("Slice")
 def _slice(node: Node, x: Array, *bounds: Array | None) -> Any:
+    if any(bound is not None and bound.dtype == object for bound in bounds):
+        return NotImplemented
     if bounds:
         starts, ends = extents(bounds[0]), extents(bounds[1])  # type: ignore[arg-type]
         axes = extents(bounds[2]) if len(bounds) > 2 and bounds[2] is not None else None
@@ -159,6 +163,8 @@ def _slice(node: Node, x: Array, *bounds: Array | None) -> Any:
 
 @symbolic("Split")
 def _split(node: Node, x: Array, sizes: Array | None = None) -> Any:
+    if sizes is not None and sizes.dtype == object:
+        return NotImplemented
     axis = node.int("axis", 0)
     given = list(node.ints("split", ())) if sizes is None else extents(sizes)
     if not given:
