@@ -12,8 +12,17 @@ from tianyuan.ops.attrs import Relayout
 
 
 def kernels_of(op: str) -> list[Kernel]:
-    """Return the plugin's own kernels of an op."""
-    return [kernel for kernel in registry.candidates(op, "cpu", "x86") if kernel.is_native]
+    """Return the plugin's own float32 kernels that move elements and leave them as they are."""
+    return [
+        kernel
+        for kernel in registry.candidates(op, "cpu", "x86")
+        if kernel.is_native and kernel.dtypes == ("float32",) and _keeps_elements(kernel)
+    ]
+
+
+def _keeps_elements(kernel: Kernel) -> bool:
+    names = {*kernel.layouts.inputs, *kernel.layouts.outputs} - {"plain"}
+    return all(registry.get_layout(name).exact for name in names)
 
 
 SHAPES = [(1, 16, 2, 3), (2, 3, 5, 7), (3, 40, 1, 1), (17, 33, 3, 3), (0, 4, 2, 2), (5, 1, 4, 17)]
