@@ -52,6 +52,10 @@ def _depthwise_reason(unbiased: bool, call: Call) -> str | None:
 
 def _copy_bytes(tier: str, call: Call) -> int:
     g, (top, left, bottom, right) = geo.geometry(call), call.attrs.padding
+    whole = g.groups == 1 or g.is_depthwise or g.c // g.groups % 4 == 0
+    unsigned = call.inputs[0].dtype.name == "uint8"
+    if tier == "vnni" and unsigned and whole and not any(call.attrs.padding):
+        return 0  # the image is read in place
     size = g.n * (g.h + top + bottom) * (g.w + left + right) * q8.channels(g.c) + 64
     return geo.round_up(size * _OPERAND[tier], 64)
 
@@ -77,18 +81,18 @@ def _cost(tier: str, packs: bool, call: Call) -> float:
     seconds = g.flops * padding / _RATE[tier]
     if packs:
         seconds += call.inputs[1].nbytes / _PACKED
-    return _spread(call, g, seconds)
+    return _START * g.groups + _spread(call, g, seconds)
 
 
 def _depthwise_cost(tier: str, call: Call) -> float:
     g = geo.geometry(call)
-    return _spread(call, g, g.flops / _DEPTHWISE_RATE[tier])
+    return _START + _spread(call, g, g.flops / _DEPTHWISE_RATE[tier])
 
 
 def _spread(call: Call, g: geo.Geometry, seconds: float) -> float:
     moved = call.outputs[0].nbytes + 2 * call.inputs[0].nbytes
     threads = min(float(call.threads), max(1.0, g.flops / 2e6))
-    return g.groups * _START + (seconds + moved / _VALUES) / threads
+    return (seconds + moved / _VALUES) / threads
 
 
 def kernels(tier: Tier) -> list[Kernel]:
