@@ -143,8 +143,16 @@ def all_layouts() -> list[Layout]:
         ),
     ]
     for name, swapped in ((MATRIX, False), (MATRIX_TRANSPOSED, True)):
-        parts = (partial(f, swapped) for f in (_matrix_extents, _pack_matrix, _unpack_matrix))
-        found.append(Layout(name, 2, *parts, "undefined"))
+        found.append(
+            Layout(
+                name,
+                2,
+                partial(_matrix_extents, swapped),
+                partial(_pack_matrix, swapped),
+                partial(_unpack_matrix, swapped),
+                "undefined",
+            )
+        )
     return found
 
 
