@@ -77,7 +77,8 @@ def _pack_panels(matrix: np.ndarray) -> np.ndarray:
 def _unpack_panels(array: np.ndarray, o: int, taps: int, c: int) -> np.ndarray:
     """Return (outputs, taps, terms) without the sums."""
     split = array[:, :-1].transpose(0, 2, 1, 3)
-    return split.reshape(array.shape[0] * 16, taps, -1)[:o, :, :c]
+    rows: np.ndarray = split.reshape(array.shape[0] * 16, taps, -1)[:o, :, :c]
+    return rows
 
 
 def _weight_extents(shape: Shape) -> Shape:
