@@ -106,7 +106,7 @@ def _labels(label: Tensor, classes: int) -> Tensor:
     """
     if state.recorder is None:
         found = dispatch.host_array(label, label._data)
-        if found.size and not (0 <= found.min() and found.max() < classes):
+        if found.size and not (found.min() >= 0 and found.max() < classes):
             outside = found.min() if found.min() < 0 else found.max()
             raise IndexRangeError(
                 f"cross_entropy: label is out of range, got {outside}, expected 0 to {classes - 1}"
