@@ -201,6 +201,14 @@ def test_channel_shuffle_stays_in_integers():
     np.testing.assert_array_equal(run(after)[0], run(graph)[0])
 
 
+def test_taken_channels_stay_in_integers():
+    b = Build()
+    order = b.constant(np.array([3, 0, 2, 1, 5, 4], np.int32))
+    graph = b.returns(b.q(b.take(b.qdq(b.input(2, 6, 4, 4)), order, axis=1)))
+    after = check(graph, "quantize", "take", quanta=0)
+    assert after.outputs[0].spec.quant.zero_points == (7,)
+
+
 def test_rescaling_between_two_quantisations():
     b = Build()
     x = b.qdq(b.input(40, 50), 0.01, 128)

@@ -29,6 +29,7 @@ _PUBLIC = {
         "FakeQuantize", "LSQ", "LearnableFakeQuantize", "PACT", "TQT", "fake_quant_bias",
         "fake_quant_tensor",
     ),
+    "files": ("quantize_file",),
     "histogram": ("HistogramObserver", "PercentileObserver"),
     "observer": (
         "ExponentialMovingAverageObserver", "MinMaxObserver", "Observer", "PassiveObserver",
@@ -37,7 +38,8 @@ _PUBLIC = {
         "QParams", "QuantDtype", "QuantMode", "create_qparams", "quant_dtype",
     ),
     "registration": ("register_qat", "register_quantized"),
-    "static": ("Report", "StaticResult", "apply_easy_quant", "quantize_static"),
+    "report": ("Report",),
+    "static": ("StaticResult", "apply_easy_quant", "quantize_static"),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}
 __all__ = ["__version__", *_MODULE_OF]

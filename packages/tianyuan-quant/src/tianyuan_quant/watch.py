@@ -16,7 +16,7 @@ from tianyuan.module import Module
 from .qat.module import QATModule
 
 # Ops that keep integers what they are, whatever scale they have.
-MOVES = frozenset({"reshape", "transpose", "slice", "copy", "broadcast_to", "max_pool2d"})
+MOVES = frozenset({"reshape", "transpose", "slice", "copy", "take", "broadcast_to", "max_pool2d"})
 
 
 @dataclass(frozen=True)

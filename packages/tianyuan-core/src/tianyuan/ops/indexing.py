@@ -66,7 +66,7 @@ def _take_infer(specs: Specs, attrs: a.Axis) -> Specs:
     expect_axis("take", attrs.axis, x.ndim)
     _expect_index("take", indices)
     shape = (*x.shape[: attrs.axis], *indices.shape, *x.shape[attrs.axis + 1 :])
-    return (x.with_shape(shape),)
+    return (x.moved(shape),)
 
 
 def _take_reference(arrays: Arrays, attrs: a.Axis) -> Arrays:

@@ -123,7 +123,7 @@ class QuantizedRun(Run):
         if x is None or x.qparams is None:
             return run_op(op, [dequantise(value) for value in operands], attrs)
         if op.name in MOVES:
-            return run_op(op, [x], attrs)
+            return run_op(op, [x, *operands[1:]], attrs)
         if op.name in ("relu", "relu6"):
             return _bounded(x, op.name)
         if op.name == "cast":

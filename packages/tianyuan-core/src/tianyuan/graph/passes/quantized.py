@@ -17,7 +17,7 @@ from .match import Users, emit, produced_by, rewrite, same_shape
 from .quantized_values import Form, Quantised, array_of, dequantised, factor
 
 # What moves stored integers just as it moves the numbers that they stand for.
-_MOVES = ("reshape", "transpose", "slice", "copy", "max_pool2d")
+_MOVES = ("reshape", "transpose", "slice", "copy", "take", "max_pool2d")
 
 
 def sink(graph: Graph, options: Options) -> Graph:
@@ -52,7 +52,8 @@ def _moved(to: Rebuilder, node: Node) -> list[Value] | None:
         if node.op.name != "transpose":
             return None
         attrs = replace(attrs, axis=node.attrs.perm.index(attrs.axis))
-    moved = emit(to, node.op.name, [maker.inputs[0]], node.attrs, node.origin)
+    rest = to.mapped(node.inputs[1:])
+    moved = emit(to, node.op.name, [maker.inputs[0], *rest], node.attrs, node.origin)
     return [emit(to, "dequantize", [moved], attrs, node.origin)]
 
 

@@ -1,0 +1,154 @@
+"""Files of floats become files of integers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tianyuan
+import tianyuan.functional as F
+import tianyuan.module as M
+import tianyuan.quantization as Q
+from tianyuan import jit
+from tianyuan.errors import AttrError
+
+sys.path.insert(0, str(Path(__file__).parent))
+from conftest import accuracy  # noqa: E402
+
+
+def dumped(net, example, path):
+    traced = jit.trace(lambda x: net(x), symbolic=True, capture_as_const=True)
+    traced(tianyuan.Tensor(example))
+    traced.dump(str(path), arg_names=["x"], dynamic_shapes={"x": {0: "n"}})
+    return path
+
+
+def ops_of(path):
+    return [step.op for step in jit.load(str(path)).explain(n=2).steps if step.op != "relayout"]
+
+
+def test_a_file_keeps_its_accuracy(trained, digits, tmp_path):
+    net, before = trained
+    source = dumped(net, digits[0].x[:2], tmp_path / "float.tym")
+    target = tmp_path / "int8.tym"
+    report = Q.quantize_file(source, [digits[0].x[:128], digits[0].x[128:256]], target)
+    got = np.asarray(jit.load(str(target))(digits[1].x))
+    assert accuracy(got, digits[1]) >= before - 0.012
+    assert report.output_snr > 15
+    found = ops_of(target)
+    assert found.count("quantize") == found.count("dequantize") == 1
+    assert "conv2d_quantized" in found
+    assert "matmul_quantized" in found
+    assert not {"conv2d_fused", "matmul_fused", "fused_elementwise"} & set(found)
+    one_thread = np.asarray(jit.load(str(target), backend="numpy", threads=1)(digits[1].x))
+    np.testing.assert_array_equal(got, one_thread)
+
+
+class Islands(M.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = M.Conv2d(3, 8, 3, padding=1), M.Conv2d(8, 8, 1, bias=False)
+        self.out = M.Linear(8, 5)
+
+    def forward(self, x):
+        x = F.nn.silu(self.first(x))
+        x = F.clip(self.second(x), -1.0, 2.0) + x
+        return F.softmax(self.out(F.mean(x, axis=(2, 3))), axis=-1)
+
+
+@pytest.fixture
+def islands(tmp_path):
+    tianyuan.random.seed(5)
+    data = np.random.default_rng(4).standard_normal((16, 3, 6, 6)).astype(np.float32)
+    net = Islands().eval()
+    return net, data, dumped(net, data[:2], tmp_path / "islands.tym")
+
+
+def test_floats_stay_where_there_is_no_integer_form(islands, tmp_path):
+    net, data, source = islands
+    target = tmp_path / "q.tym"
+    Q.quantize_file(source, [data], target)
+    got = np.asarray(jit.load(str(target))(data))
+    np.testing.assert_allclose(got, net(tianyuan.Tensor(data)).numpy(), atol=0.02)
+    assert ops_of(target).count("conv2d_quantized") == 2
+
+
+def test_patterns_stay_in_floats(islands, tmp_path):
+    _, data, source = islands
+    target = tmp_path / "q.tym"
+    Q.quantize_file(source, [data], target, keep=["second*"])
+    assert ops_of(target).count("conv2d_quantized") == 1
+    with pytest.raises(AttrError, match="nothing has a name of 'third'"):
+        Q.quantize_file(source, [data], target, keep=["third"])
+
+
+def test_correcting_biases_takes_the_mean_error_out(islands, tmp_path):
+    net, data, source = islands
+    want = net(tianyuan.Tensor(data)).numpy()
+    errors = []
+    for correct in (False, True):
+        target = tmp_path / f"{correct}.tym"
+        Q.quantize_file(
+            source, [data], target, Q.ema_lowbit_fakequant_qconfig, bias_correction=correct
+        )
+        errors.append(np.abs((np.asarray(jit.load(str(target))(data)) - want).mean(0)).mean())
+    assert errors[1] < errors[0]
+
+
+def test_bad_data(islands, tmp_path):
+    _, data, source = islands
+    target = tmp_path / "q.tym"
+    with pytest.raises(AttrError, match="no calibration data"):
+        Q.quantize_file(source, [], target)
+    with pytest.raises(AttrError, match="batch 0 has the wrong number of inputs, got 2"):
+        Q.quantize_file(source, [(data, data)], target)
+    with pytest.raises(AttrError, match="batch 0 has numbers that are not finite"):
+        Q.quantize_file(source, [data * np.inf], target)
+    assert not target.exists()
+
+
+def test_zeros_as_data(islands, tmp_path):
+    _, data, source = islands
+    target = tmp_path / "q.tym"
+    Q.quantize_file(source, [np.zeros_like(data)], target)
+    assert np.isfinite(np.asarray(jit.load(str(target))(data))).all()
+
+
+def test_a_file_of_integers_has_nothing_left(islands, tmp_path):
+    _, data, source = islands
+    target = tmp_path / "q.tym"
+    Q.quantize_file(source, [data], target)
+    with pytest.raises(AttrError, match="no product with a constant weight"):
+        Q.quantize_file(target, [data], tmp_path / "r.tym")
+
+
+def test_command(islands, tmp_path):
+    _, data, source = islands
+    np.save(tmp_path / "data.npy", data)
+    target, page = tmp_path / "q.tym", tmp_path / "r.html"
+    done = subprocess.run(
+        [sys.executable, "-m", "tianyuan_quant", source, tmp_path / "data.npy", "-o", target,
+         "--html", page, "--batch", "8"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "worst: " in done.stdout
+    assert page.read_text().startswith("<!doctype html>")
+    assert target.exists()
+
+
+def test_onnx(islands, tmp_path):
+    pytest.importorskip("onnx")
+    from tianyuan import onnx
+
+    net, data, _ = islands
+    traced = jit.trace(lambda x: net(x), symbolic=True, capture_as_const=True)
+    traced(tianyuan.Tensor(data))
+    source, target = tmp_path / "net.onnx", tmp_path / "q.tym"
+    onnx.export(traced, str(source))
+    Q.quantize_file(source, [data], target)
+    got = np.asarray(jit.load(str(target))(data))
+    np.testing.assert_allclose(got, net(tianyuan.Tensor(data)).numpy(), atol=0.02)
