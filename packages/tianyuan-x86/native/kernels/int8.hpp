@@ -45,9 +45,11 @@ TY_INLINE Q8Store q8_store_of(const Attrs &a) {
 
 // Clamping before rounding equals clamping after it, since the bounds are integers; NaN gives the
 // lower one.
+TY_INLINE vi q8_rounded(vf t, const Q8Store &store) {
+  return vf_to_vi(vmin_fast(vmax_fast(t, vset1(store.lower)), vset1(store.upper)));
+}
 TY_INLINE vi q8_finish(vf t, const Q8Store &store) {
-  t = vmin_fast(vmax_fast(t, vset1(store.lower)), vset1(store.upper));
-  return vi_add(vf_to_vi(t), vi_set1(store.zero_point));
+  return vi_add(q8_rounded(t, store), vi_set1(store.zero_point));
 }
 
 // 16 results at once: a vector in AVX-512, two in AVX2.

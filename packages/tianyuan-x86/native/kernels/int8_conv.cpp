@@ -72,7 +72,6 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   p.k4 = s.kh * s.kw * q8_ceil(group_c, 4);
   p.o = group_o;
   p.y_pixel = q8_channels(s.o);
-  p.o_room = s.groups == 1 ? p.y_pixel : group_o;
   p.store = q8_store_of(a);
   const int64_t panels = q8_packed_bytes(group_o, p.k4);
   int8_t *own = packed ? nullptr : static_cast<int8_t *>(scratch.take(panels));
@@ -90,6 +89,7 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
     }
     q8_fold_zero(columns.bias + first, nullptr, p.weight, group_o, p.k4, 0, zero);
     p.x = x + group * group_c;
+    p.o_room = p.y_pixel - first;  // later groups write over what is too much
     p.bias = columns.bias + first;
     p.multiplier = columns.multiplier + first;
     p.y = static_cast<uint8_t *>(outputs[0].data) + first;

@@ -51,16 +51,37 @@ void turn(uint8_t *to, int64_t to_row, const uint8_t *from, int64_t from_row, in
     }
 }
 
+// Up to four planes of `pixels` values into pixels of four.
+void interleave(uint8_t *to, const uint8_t *from, int64_t plane, int64_t planes, int64_t pixels) {
+  for (int64_t i = 0; i < pixels; i += 16) {
+    const int64_t some = pixels - i;
+    __m128i x[4];
+    for (int64_t c = 0; c < 4; ++c)
+      x[c] = c < planes ? load16(from + c * plane + i, some) : _mm_setzero_si128();
+    const __m128i ab0 = _mm_unpacklo_epi8(x[0], x[1]), ab1 = _mm_unpackhi_epi8(x[0], x[1]);
+    const __m128i cd0 = _mm_unpacklo_epi8(x[2], x[3]), cd1 = _mm_unpackhi_epi8(x[2], x[3]);
+    const __m128i four[4] = {_mm_unpacklo_epi16(ab0, cd0), _mm_unpackhi_epi16(ab0, cd0),
+                             _mm_unpacklo_epi16(ab1, cd1), _mm_unpackhi_epi16(ab1, cd1)};
+    for (int64_t q = 0; q < 4 && 4 * q < some; ++q)
+      store16(to + 4 * i + 16 * q, four[q], 4 * (some - 4 * q));
+  }
+}
+
 int pack(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *, void *) {
   const int64_t *s = inputs[0].shape, pixels = s[2] * s[3], channels = q8_channels(s[1]);
   const uint8_t *from = static_cast<const uint8_t *>(inputs[0].data);
   uint8_t *to = static_cast<uint8_t *>(outputs[0].data);
-  const int64_t blocks = q8_ceil(pixels, 64);
-  ty_parallel(ctx, s[0] * blocks, 1 + 256 / channels, [&](int64_t begin, int64_t end, int32_t) {
+  const int64_t chunk = channels == 4 ? 4096 : 64, blocks = q8_ceil(pixels, chunk);
+  ty_parallel(ctx, s[0] * blocks, 1 + 16384 / (chunk * channels), [&](int64_t begin, int64_t end, int32_t) {
     for (int64_t at = begin; at < end; ++at) {
-      const int64_t image = at / blocks, first = at % blocks * 64;
-      turn(to + (image * pixels + first) * channels, channels, from + image * s[1] * pixels + first,
-           pixels, s[1], channels, q8_lesser(64, pixels - first));
+      const int64_t image = at / blocks, first = at % blocks * chunk;
+      const int64_t some = q8_lesser(chunk, pixels - first);
+      uint8_t *target = to + (image * pixels + first) * channels;
+      const uint8_t *source = from + image * s[1] * pixels + first;
+      if (channels == 4)
+        interleave(target, source, pixels, s[1], some);
+      else
+        turn(target, channels, source, pixels, s[1], channels, some);
     }
   });
   return 0;
