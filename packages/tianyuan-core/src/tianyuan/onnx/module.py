@@ -17,7 +17,7 @@ from .interpret import Interpreter, Value
 from .known import Known
 from .limits import TooLargeError
 from .node import Body, Node
-from .table import ARRAYS, TENSORS
+from .table import ARRAYS
 
 # What is folded when a model is loaded may take this much more than the model's own weights.
 _FOLD_SLACK = 64 << 20
@@ -136,9 +136,11 @@ def _fold(body: Body, limit: int, weights: int) -> None:
     last_uses: list[list[str]] = []
     budget = most
     for node, last in zip(body.nodes, body.last_uses, strict=True):
-        known = node.operator.form in (TENSORS, ARRAYS) and node.inputs and all(
-            not name or name in body.constants for name in node.inputs
-        )  # fmt: skip
+        known = (
+            node.operator.folds
+            and bool(node.inputs)
+            and all(not name or name in body.constants for name in node.inputs)
+        )
         results: list[Value] | None = None
         if known:
             inputs = [body.constants[name] if name else None for name in node.inputs]

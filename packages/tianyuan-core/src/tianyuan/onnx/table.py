@@ -26,6 +26,7 @@ class Operator:
         form: what the function is given, one of the constants above.
         known: positions of inputs that must be known when a graph is made.
         frozen: positions of inputs that are state, not parameters to be trained.
+        folds: whether it is run when the file is read, where all its inputs are known.
         least, most: how many inputs it takes; most is None for any number.
     """
 
@@ -37,6 +38,7 @@ class Operator:
     form: str
     known: tuple[int, ...]
     frozen: tuple[int, ...]
+    folds: bool
     least: int
     most: int | None
 
@@ -58,15 +60,17 @@ def operator(
     form: str = TENSORS,
     known: Sequence[int] = (),
     frozen: Sequence[int] = (),
+    folds: bool | None = None,
     domain: str = "",
 ) -> Callable[[_Function], _Function]:
-    """Enter a function into the table."""
+    """Enter a function into the table; by default it folds unless it takes the runtime."""
 
     def enter(function: _Function) -> _Function:
         least, most = _arity(function, 2 if form == VALUES else 1)
         entry = Operator(
-            name, domain, since, until, function, form, tuple(known), tuple(frozen), least, most
-        )
+            name, domain, since, until, function, form, tuple(known), tuple(frozen),
+            form != VALUES if folds is None else folds, least, most,
+        )  # fmt: skip
         OPERATORS.setdefault((domain, name), []).append(entry)
         return function
 

@@ -123,18 +123,18 @@ def _float_text(item: Any) -> str:
     return str(item)
 
 
-@operator("Cast", 6, form=VALUES)
+@operator("Cast", 6, form=VALUES, folds=True)
 def cast(node: Node, runtime: Any, x: Any) -> Any:
     """Convert to the element type ``to``."""
     return converted(node, x, dtype_of(node.int("to")))
 
 
-@operator("CastLike", 15, form=VALUES)
+@operator("CastLike", 15, form=VALUES, folds=True)
 def cast_like(node: Node, runtime: Any, x: Any, like: Any) -> Any:
     return converted(node, x, like.dtype)
 
 
-@operator("BitCast", 26, form=VALUES)
+@operator("BitCast", 26, form=VALUES, folds=True)
 def bit_cast(node: Node, runtime: Any, x: Any) -> Any:
     """Read the bits of each element as another type of the same width."""
     want = dtype_of(node.int("to"))

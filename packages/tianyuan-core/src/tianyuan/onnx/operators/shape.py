@@ -35,7 +35,7 @@ def _shape_of(value: Any) -> tuple[int, ...]:
     return tuple(value.shape)
 
 
-@operator("Shape", form=VALUES)
+@operator("Shape", form=VALUES, folds=True)
 def shape(node: Node, runtime: Any, x: Any) -> Known:
     """Return the extents from ``start`` to ``end``; symbolic ones stay so."""
     found = _shape_of(x)
@@ -45,13 +45,13 @@ def shape(node: Node, runtime: Any, x: Any) -> Known:
     return known_extents(found[start:end])
 
 
-@operator("Size", form=VALUES)
+@operator("Size", form=VALUES, folds=True)
 def size(node: Node, runtime: Any, x: Any) -> Known:
     found = known_extents([shapes.volume(_shape_of(x))])
     return Known(found.array.reshape(()), found.dtype)
 
 
-@operator("Identity", form=VALUES)
+@operator("Identity", form=VALUES, folds=True)
 def identity(node: Node, runtime: Any, x: Any) -> Any:
     return run("copy", x) if isinstance(x, Tensor) else x
 
