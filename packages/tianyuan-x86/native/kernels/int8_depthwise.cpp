@@ -10,13 +10,14 @@ namespace {
 
 struct Depthwise {
   const uint8_t *x;
-  const int64_t *offsets;  // of the taps, filled up to whole fours
+  const int64_t *offsets;  // of the taps, column by column, each filled up to whole fours
   const int8_t *weight;
   const int32_t *bias;
   const float *multiplier;
   Q8Residual residual;
   Q8Store store;
   uint8_t *y;
+  int64_t kh, kw, column;  // column: distance of two columns of the kernel in bytes
   int64_t fours, channels, pixel, row, image, n, oh, ow;
 };
 
@@ -26,19 +27,19 @@ TY_INLINE int64_t ordered(int64_t channel) {
 }
 
 #if defined(__AVX512VNNI__)
-typedef __m512i Bytes;
+
 enum { WIDTH = 64 };
-TY_INLINE Bytes load_bytes(const uint8_t *from, __mmask64 mask) {
+TY_INLINE vi load_bytes(const uint8_t *from, __mmask64 mask) {
   return _mm512_maskz_loadu_epi8(mask, from);
 }
 #else
-typedef __m256i Bytes;
+
 enum { WIDTH = 16 };
 #endif
 
-// Bias, multiplier, residual, rounding and clamping of the lanes of one vector of sums.
-TY_INLINE vi finish(const Depthwise &d, vi sum, vi bias, vf multiplier, vi residual) {
-  vf t = vmul(vi_to_vf(vi_add(sum, bias)), multiplier);
+// Multiplier, residual, rounding and clamping of the lanes of one vector of sums.
+TY_INLINE vi finish(const Depthwise &d, vi sum, vf multiplier, vi residual) {
+  vf t = vmul(vi_to_vf(sum), multiplier);
   if (d.residual.data != nullptr) {
     const vi centred = vi_sub(residual, vi_set1(d.residual.zero_point));
     t = vadd(t, vmul(vi_to_vf(centred), vset1(d.residual.multiplier)));
@@ -48,48 +49,100 @@ TY_INLINE vi finish(const Depthwise &d, vi sum, vi bias, vf multiplier, vi resid
 
 #if defined(__AVX512VNNI__)
 
-// Pixels of an output row, for 64 channels from c0 on.
+// What is the same for all pixels of an output row, for 64 channels from c0 on.
+struct Row {
+  const uint8_t *x, *residual;
+  uint8_t *y;
+  const int8_t *weight;
+  __mmask64 mask;
+  vi bias[4];
+  vf multiplier[4];
+};
+
+// Four taps of 64 channels, interleaved.
+struct Four {
+  vi part[4];
+};
+
+TY_INLINE Four interleave(vi a, vi b, vi c, vi e) {
+  const vi ab0 = _mm512_unpacklo_epi8(a, b), ab1 = _mm512_unpackhi_epi8(a, b);
+  const vi ce0 = _mm512_unpacklo_epi8(c, e), ce1 = _mm512_unpackhi_epi8(c, e);
+  return {{_mm512_unpacklo_epi16(ab0, ce0), _mm512_unpackhi_epi16(ab0, ce0),
+           _mm512_unpacklo_epi16(ab1, ce1), _mm512_unpackhi_epi16(ab1, ce1)}};
+}
+
+TY_INLINE void add_four(vi (&sums)[4], const Four &x, const int8_t *weight) {
+#pragma GCC unroll 4
+  for (int q = 0; q < 4; ++q)
+    sums[q] = _mm512_dpbusd_epi32(sums[q], x.part[q], _mm512_loadu_si512(weight + 64 * q));
+}
+
+TY_INLINE void finish_pixel(const Depthwise &d, const Row &r, vi (&sums)[4], int64_t ox) {
+  const vi none = _mm512_setzero_si512();
+  Four wide = {{none, none, none, none}};
+  if (r.residual != nullptr) {
+    const vi flip = _mm512_set1_epi8(d.residual.is_signed ? -128 : 0);
+    const vi stored = vi_xor(load_bytes(r.residual + ox * d.channels, r.mask), flip);
+    const vi low = _mm512_unpacklo_epi8(stored, none), high = _mm512_unpackhi_epi8(stored, none);
+    wide = {{_mm512_unpacklo_epi16(low, none), _mm512_unpackhi_epi16(low, none),
+             _mm512_unpacklo_epi16(high, none), _mm512_unpackhi_epi16(high, none)}};
+  }
+#pragma GCC unroll 4
+  for (int q = 0; q < 4; ++q) sums[q] = finish(d, sums[q], r.multiplier[q], wide.part[q]);
+  const vi bytes = _mm512_packus_epi16(_mm512_packus_epi32(sums[0], sums[1]),
+                                       _mm512_packus_epi32(sums[2], sums[3]));
+  _mm512_mask_storeu_epi8(r.y + ox * d.channels, r.mask, bytes);
+}
+
+void run_any(const Depthwise &d, const Row &r) {
+  for (int64_t ox = 0; ox < d.ow; ++ox) {
+    const uint8_t *at = r.x + ox * d.pixel;
+    vi sums[4] = {r.bias[0], r.bias[1], r.bias[2], r.bias[3]};
+    for (int64_t four = 0; four < d.fours; ++four) {
+      const int64_t *offsets = d.offsets + 4 * four;
+      add_four(sums,
+               interleave(load_bytes(at + offsets[0], r.mask), load_bytes(at + offsets[1], r.mask),
+                          load_bytes(at + offsets[2], r.mask), load_bytes(at + offsets[3], r.mask)),
+               r.weight + four * 256);
+    }
+    finish_pixel(d, r, sums, ox);
+  }
+}
+
+// Kernels of 3 x 3 at stride 1 in x: a column, once interleaved, serves three pixels.
+void run_sliding(const Depthwise &d, const Row &r) {
+  const int64_t *offsets = d.offsets;
+  const auto column = [&](const uint8_t *at) {
+    return interleave(load_bytes(at, r.mask), load_bytes(at + offsets[1], r.mask),
+                      load_bytes(at + offsets[2], r.mask), _mm512_setzero_si512());
+  };
+  Four left = column(r.x), middle = column(r.x + d.column);
+  for (int64_t ox = 0; ox < d.ow; ++ox) {
+    const Four right = column(r.x + (ox + 2) * d.column);
+    vi sums[4] = {r.bias[0], r.bias[1], r.bias[2], r.bias[3]};
+    add_four(sums, left, r.weight);
+    add_four(sums, middle, r.weight + 256);
+    add_four(sums, right, r.weight + 512);
+    finish_pixel(d, r, sums, ox);
+    left = middle;
+    middle = right;
+  }
+}
+
 void run_row(const Depthwise &d, const uint8_t *x, uint8_t *y, const uint8_t *residual,
              int64_t c0) {
   const int64_t some = q8_lesser(64, d.channels - c0);
-  const __mmask64 mask = some >= 64 ? ~__mmask64{0} : (__mmask64{1} << some) - 1;
-  const int8_t *weight = d.weight + c0 / 64 * (d.fours + 1) * 256;
-  const vi zero = _mm512_setzero_si512();
-  const vi flip = _mm512_set1_epi8(d.residual.is_signed ? -128 : 0);
-  for (int64_t ox = 0; ox < d.ow; ++ox) {
-    const uint8_t *at = x + ox * d.pixel + c0;
-    vi sums[4] = {zero, zero, zero, zero}, wide[4] = {zero, zero, zero, zero};
-    for (int64_t four = 0; four < d.fours; ++four) {
-      const int64_t *offsets = d.offsets + 4 * four;
-      const Bytes a = load_bytes(at + offsets[0], mask), b = load_bytes(at + offsets[1], mask);
-      const Bytes c = load_bytes(at + offsets[2], mask), e = load_bytes(at + offsets[3], mask);
-      const Bytes ab0 = _mm512_unpacklo_epi8(a, b), ab1 = _mm512_unpackhi_epi8(a, b);
-      const Bytes ce0 = _mm512_unpacklo_epi8(c, e), ce1 = _mm512_unpackhi_epi8(c, e);
-      const int8_t *w = weight + four * 256;
-      sums[0] = _mm512_dpbusd_epi32(sums[0], _mm512_unpacklo_epi16(ab0, ce0),
-                                    _mm512_loadu_si512(w));
-      sums[1] = _mm512_dpbusd_epi32(sums[1], _mm512_unpackhi_epi16(ab0, ce0),
-                                    _mm512_loadu_si512(w + 64));
-      sums[2] = _mm512_dpbusd_epi32(sums[2], _mm512_unpacklo_epi16(ab1, ce1),
-                                    _mm512_loadu_si512(w + 128));
-      sums[3] = _mm512_dpbusd_epi32(sums[3], _mm512_unpackhi_epi16(ab1, ce1),
-                                    _mm512_loadu_si512(w + 192));
-    }
-    if (residual != nullptr) {
-      const Bytes r = vi_xor(load_bytes(residual + ox * d.channels + c0, mask), flip);
-      const Bytes low = _mm512_unpacklo_epi8(r, zero), high = _mm512_unpackhi_epi8(r, zero);
-      wide[0] = _mm512_unpacklo_epi16(low, zero);
-      wide[1] = _mm512_unpackhi_epi16(low, zero);
-      wide[2] = _mm512_unpacklo_epi16(high, zero);
-      wide[3] = _mm512_unpackhi_epi16(high, zero);
-    }
-    for (int q = 0; q < 4; ++q)
-      sums[q] = finish(d, sums[q], vi_load(d.bias + c0 + 16 * q),
-                       vload(d.multiplier + c0 + 16 * q), wide[q]);
-    const Bytes bytes = _mm512_packus_epi16(_mm512_packus_epi32(sums[0], sums[1]),
-                                            _mm512_packus_epi32(sums[2], sums[3]));
-    _mm512_mask_storeu_epi8(y + ox * d.channels + c0, mask, bytes);
+  Row r = {x + c0, residual != nullptr ? residual + c0 : nullptr, y + c0,
+           d.weight + c0 / 64 * (d.fours + 1) * 256,
+           some >= 64 ? ~__mmask64{0} : (__mmask64{1} << some) - 1, {}, {}};
+  for (int q = 0; q < 4; ++q) {
+    r.bias[q] = vi_load(d.bias + c0 + 16 * q);
+    r.multiplier[q] = vload(d.multiplier + c0 + 16 * q);
   }
+  if (d.kh == 3 && d.kw == 3 && d.pixel == d.column)
+    run_sliding(d, r);
+  else
+    run_any(d, r);
 }
 
 #else
@@ -116,7 +169,7 @@ void run_row(const Depthwise &d, const uint8_t *x, uint8_t *y, const uint8_t *re
     Q8Lanes result;
     for (int half = 0; half < 2; ++half) {
       const uint8_t *at = x + ox * d.pixel + c0 + 8 * half;
-      vi sum = vi_set1(0), wide = vi_set1(0);
+      vi sum = pair_of(bias + half * 32, 16), wide = vi_set1(0);
       for (int64_t four = 0; four < d.fours; ++four) {
         const int64_t *offsets = d.offsets + 4 * four;
         const vi w = pair_of(weight + four * 256 + half * 128, 64);
@@ -131,8 +184,7 @@ void run_row(const Depthwise &d, const uint8_t *x, uint8_t *y, const uint8_t *re
       if (residual != nullptr)
         wide = vi_xor(widen8(residual + ox * d.channels + c0 + 8 * half), vi_set1(flip));
       result.part[half] =
-          finish(d, sum, pair_of(bias + half * 32, 16),
-                 _mm256_castsi256_ps(pair_of(multiplier + half * 32, 16)), wide);
+          finish(d, sum, _mm256_castsi256_ps(pair_of(multiplier + half * 32, 16)), wide);
     }
     q8_store16(y + ox * d.channels + c0, result, 16);
   }
@@ -146,10 +198,10 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   const Q8ConvShape s = q8_conv_shape(a, inputs, outputs[0]);
   if (s.n * s.o * s.oh * s.ow == 0) return 0;
   const bool is_signed = inputs[0].dtype == TY_INT8;
-  const int64_t taps = s.kh * s.kw, all = q8_up(s.c, 64);
+  const int64_t per_column = q8_up(s.kh, 4), all = q8_up(s.c, 64);
   Q8Scratch scratch = {static_cast<char *>(workspace)};
   Depthwise d = {};
-  d.fours = q8_ceil(taps, 4);
+  d.fours = s.kw * per_column / 4;
   d.channels = q8_channels(s.c);
   int64_t *offsets = static_cast<int64_t *>(scratch.take(d.fours * 4 * 8));
   int32_t *bias = static_cast<int32_t *>(scratch.take(q8_columns_bytes(all)));
@@ -178,9 +230,12 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
     d.x = copy;
   }
   for (int64_t tap = 0; tap < d.fours * 4; ++tap) {
-    const int64_t i = tap < taps ? tap / s.kw * s.dh : 0, j = tap < taps ? tap % s.kw * s.dw : 0;
-    offsets[tap] = (i * width + j) * d.channels;
+    const int64_t i = tap % per_column < s.kh ? tap % per_column * s.dh : 0;
+    offsets[tap] = (i * width + tap / per_column * s.dw) * d.channels;
   }
+  d.kh = s.kh;
+  d.kw = s.kw;
+  d.column = s.dw * d.channels;
   d.offsets = offsets;
   d.bias = bias;
   d.multiplier = multiplier;

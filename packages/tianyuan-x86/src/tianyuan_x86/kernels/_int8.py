@@ -112,17 +112,22 @@ def _unpack_matrix(swapped: bool, array: np.ndarray, shape: Shape) -> np.ndarray
     return np.ascontiguousarray(rows if swapped else rows.T)
 
 
-def _depthwise_extents(shape: Shape) -> Shape:
+def depthwise_fours(shape: Shape) -> int:
+    """Return the groups of four taps of a depthwise weight, whose columns fill whole groups."""
     g, i, h, w = shape
-    return (-(-g // 64), -(-(i * h * w) // 4) + 1, 4, 16, 4)
+    return int(w) * -(-int(h) // 4)
+
+
+def _depthwise_extents(shape: Shape) -> Shape:
+    return (-(-shape[0] // 64), shape[1] * depthwise_fours(shape) + 1, 4, 16, 4)
 
 
 def _pack_depthwise(array: np.ndarray) -> np.ndarray:
-    g, taps = array.shape[0], array.shape[1] * array.shape[2] * array.shape[3]
-    padded = np.zeros((round_up(g, 64), round_up(taps, 4)), array.dtype)
-    padded[:g, :taps] = array.reshape(g, taps)
+    g, i, h, w = array.shape
+    padded = np.zeros((round_up(g, 64), i, w, round_up(h, 4)), array.dtype)
+    padded[:g, :, :, :h] = array.transpose(0, 1, 3, 2)
     # Channel 16 l + 4 q + i lies in lane 4 l + i of vector q, where unpacking bytes puts it.
-    split = padded.reshape(-1, 4, 4, 4, padded.shape[1] // 4, 4)
+    split = padded.reshape(-1, 4, 4, 4, padded[0].size // 4, 4)
     ordered = split.transpose(0, 4, 2, 1, 3, 5).reshape(-1, split.shape[4], 4, 16, 4)
     return _with_sums(ordered, 1)
 
@@ -130,8 +135,8 @@ def _pack_depthwise(array: np.ndarray) -> np.ndarray:
 def _unpack_depthwise(array: np.ndarray, shape: Shape) -> np.ndarray:
     g, i, h, w = shape
     split = array[:, :-1].reshape(array.shape[0], -1, 4, 4, 4, 4).transpose(0, 3, 2, 4, 1, 5)
-    rows = split.reshape(array.shape[0] * 64, -1)[:g, : i * h * w]
-    return np.ascontiguousarray(rows).reshape(shape)
+    columns = split.reshape(array.shape[0] * 64, i, w, -1)[:g, :, :, :h]
+    return np.ascontiguousarray(columns.transpose(0, 1, 3, 2))
 
 
 def all_layouts() -> list[Layout]:

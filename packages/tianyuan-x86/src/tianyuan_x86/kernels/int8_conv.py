@@ -70,8 +70,8 @@ def _workspace(tier: str, packs: bool, call: Call) -> int:
 
 def _depthwise_workspace(call: Call) -> int:
     g = geo.geometry(call)
-    rows = geo.round_up(8 * geo.round_up(g.taps, 4), 64)
-    return rows + 2 * q8.table_bytes(geo.round_up(g.c, 64)) + _copy_bytes("vnni", call)
+    offsets = geo.round_up(32 * q8.depthwise_fours(call.inputs[1].shape), 64)
+    return offsets + 2 * q8.table_bytes(geo.round_up(g.c, 64)) + _copy_bytes("vnni", call)
 
 
 def _cost(tier: str, packs: bool, call: Call) -> float:
