@@ -1,4 +1,4 @@
-"""Fashion-MNIST (Debian's dataset-fashion-mnist): what quantisation costs on 60,000 images."""
+"""Fashion-MNIST (Debian's dataset-fashion-mnist): what quantisation costs on real images."""
 
 from __future__ import annotations
 
@@ -101,11 +101,11 @@ def predicted(net, data):
 
 @pytest.fixture(scope="module")
 def fashion():
-    return Fashion("train", 20_000), Fashion("t10k")
+    return Fashion("train", 10_000), Fashion("t10k", 5_000)
 
 
-@pytest.mark.parametrize(("kind", "least", "static_drop"), [(ResNet, 0.87, 0.005),
-                                                            (MobileNet, 0.85, 0.01)])  # fmt: skip
+@pytest.mark.parametrize(("kind", "least", "static_drop"), [(ResNet, 0.82, 0.005),
+                                                            (MobileNet, 0.78, 0.01)])  # fmt: skip
 def test_accuracy(fashion, kind, least, static_drop):
     data, held = fashion
     tianyuan.random.seed(1)
