@@ -547,3 +547,25 @@ def test_qlinear_convolution_runs_as_integer_product(per_channel):
     want = runtime(made, {"x": x})[0]
     assert np.abs(loaded(x).astype(int) - want.astype(int)).max() <= 1
     assert "conv2d_quantized" in {step.op.name for step in loaded.program(x).steps}
+
+
+@pytest.mark.parametrize("kind", ["add", "mul", "max", "min"])
+@pytest.mark.parametrize("count", [20, 400])
+def test_scattered_reductions(kind, count):
+    made = model(
+        f"""
+        agraph (float[9, 4] x, int64[{count}, 4] i, float[{count}, 4] u) => (float[9, 4] y)
+        {{ y = ScatterElements <axis = 0, reduction = "{kind}"> (x, i, u) }}
+        """
+    )
+    inputs = {
+        "x": floats(9, 4),
+        "i": rng(1).integers(-9, 9, (count, 4)),
+        "u": 1 + 0.1 * floats(count, 4, seed=2),
+    }
+    want = runtime(made, inputs)[0]
+    module = tianyuan.onnx.load(made)
+    close(module(**inputs).numpy(), want)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        close(tianyuan.onnx.load_model(module, None, None)(**inputs), want)

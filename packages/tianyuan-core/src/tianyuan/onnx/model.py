@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -195,6 +196,7 @@ class SizedModel(Model):
         self._module = module
         self._threads = threads
         self._valued: set[str] = set()
+        self._lock = threading.Lock()
         self._models: OrderedDict[Any, Model] = OrderedDict()
 
     def model_for(self, inputs: Sequence[Any]) -> Model:
@@ -203,17 +205,18 @@ class SizedModel(Model):
 
     def _model(self, given: Sequence[Any]) -> Model:
         """Return the model for inputs, making its graph first where these are new."""
-        key = self._key(given)
-        found = self._models.get(key)
-        if found is None:
-            check_shapes(self._module.inputs, given)
-            found = self._made(given)
-            self._models[self._key(given)] = found
-            if len(self._models) > _PROGRAM_LIMIT:
-                self._models.popitem(last=False)
-        else:
-            self._models.move_to_end(key)
-        return found
+        with self._lock:
+            key = self._key(given)
+            found = self._models.get(key)
+            if found is None:
+                check_shapes(self._module.inputs, given)
+                found = self._made(given)
+                self._models[self._key(given)] = found
+                if len(self._models) > _PROGRAM_LIMIT:
+                    self._models.popitem(last=False)
+            else:
+                self._models.move_to_end(key)
+            return found
 
     def _key(self, given: Sequence[Any]) -> Any:
         return tuple(

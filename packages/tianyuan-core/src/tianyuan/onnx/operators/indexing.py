@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ... import shapes
-from ...errors import AttrError, ShapeError
+from ...errors import AttrError, GradError, ShapeError
+from ...imperative.state import state
+from ..interpret import array_of
 from ..node import Node
 from ..table import operator
 from .common import (
@@ -68,6 +70,8 @@ def _pick(x: Tensor, parts: list[Tensor]) -> Tensor:
 
 _COMBINE = {"add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}
 _KINDS = ("none", *_COMBINE)
+# Most updates that are combined by an op each.
+_MOST_TURNS = 256
 
 
 def _scattered(node: Node, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
@@ -93,8 +97,13 @@ def _scattered(node: Node, x: Tensor, indices: Tensor, updates: Tensor) -> Tenso
 
 
 def _combined(x: Tensor, parts: list[Tensor], updates: Tensor, kind: str) -> Tensor:
-    """Combine updates one after another with what stands at the places that indices name."""
+    """Combine updates one after another with what stands at the places that indices name.
+
+    Where much is updated this takes arrays, which a graph does not have and tapes do not see.
+    """
     count = int(shapes.volume(parts[0].shape))
+    if count > _MOST_TURNS:
+        return _combined_arrays(x, parts, updates, kind)
     lead = len(parts)
     flat = [reshaped(part, (count,)) for part in parts]
     rest = tuple(x.shape[lead:])
@@ -107,6 +116,15 @@ def _combined(x: Tensor, parts: list[Tensor], updates: Tensor, kind: str) -> Ten
                   steps=(1,) * values.ndim)  # fmt: skip
         x = run("index_set", x, run(op, have, new), *where, count=lead)
     return x
+
+
+def _combined_arrays(x: Tensor, parts: list[Tensor], updates: Tensor, kind: str) -> Tensor:
+    if state.tapes:
+        raise GradError(f"reduction {kind!r} of many updates has no gradient")
+    found = array_of(x).copy()
+    ufunc = getattr(np, {"mul": "multiply"}.get(kind, _COMBINE[kind]))
+    ufunc.at(found, tuple(array_of(part) for part in parts), array_of(updates))
+    return constant(found)
 
 
 @operator("ScatterElements", 11)

@@ -20,6 +20,11 @@ def topk(node: Node, x: Tensor, k: Array) -> tuple[Tensor, Tensor]:
     return values, places.astype("int64")
 
 
+@operator("TopK", 1, 9)
+def topk_by_attribute(node: Node, x: Tensor) -> tuple[Tensor, Tensor]:
+    return topk(node, x, np.array(node.int("k")))
+
+
 @operator("NonZero", 9, form=ARRAYS)
 def non_zero(node: Node, x: Array) -> Array:
     return np.array(np.nonzero(x), np.int64).reshape(x.ndim, -1)
