@@ -36,6 +36,10 @@ PLACES: tuple[tuple[Shape, int, Shape, Conv2d], ...] = (
     ((0, 3, 6, 6), 4, (3, 3), Conv2d((1, 1), (1, 1, 1, 1))),
     ((1, 64, 7, 7), 64, (3, 3), Conv2d((1, 1), (1, 1, 1, 1))),
     ((2, 3, 4, 4), 5, (2, 2), Conv2d((3, 3), (0, 0, 0, 0))),
+    ((1, 20, 5, 6), 38, (1, 1), Conv2d(groups=2)),
+    ((2, 60, 7, 19), 51, (1, 1), Conv2d(groups=3)),
+    ((1, 24, 3, 5), 80, (1, 1), Conv2d(groups=4)),
+    ((1, 40, 4, 4), 24, (1, 1), Conv2d(groups=8)),
 )
 SOME = (PLACES[0], PLACES[6], PLACES[8])
 SMALL: tuple[tuple[Shape, int, Shape, Conv2d], ...] = (
