@@ -183,13 +183,64 @@ void run_pixels(const Q8Plan &p, int64_t begin, int64_t end, int64_t o) {
 
 // Sums of the weights of a panel, by output, into its last row.
 void sum_panel(int8_t *panel, int64_t k4) {
-  int32_t sums[16] = {};
+  vi sums[Q8_PARTS];
+  for (int i = 0; i < Q8_PARTS; ++i) sums[i] = vi_set1(0);
   for (int64_t k = 0; k < k4; ++k)
-    for (int o = 0; o < 16; ++o) {
-      const int8_t *four = panel + k * 64 + o * 4;
-      sums[o] += four[0] + four[1] + four[2] + four[3];
+    for (int i = 0; i < Q8_PARTS; ++i) {
+#if defined(__AVX512VNNI__)
+      sums[i] = _mm512_dpbusd_epi32(sums[i], _mm512_set1_epi8(1),
+                                    _mm512_loadu_si512(panel + 64 * k));
+#else
+      // Pairs of bytes times 1 stay within int16.
+      const vi row = _mm256_loadu_si256(
+          reinterpret_cast<const __m256i *>(panel + 64 * k + 32 * i));
+      const vi pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), row);
+      sums[i] = vi_add(sums[i], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+#endif
     }
-  __builtin_memcpy(panel + k4 * 64, sums, 64);
+  for (int i = 0; i < Q8_PARTS; ++i)
+    vi_store(reinterpret_cast<int32_t *>(panel + 64 * k4) + i * TY_VF, sums[i]);
+}
+
+TY_INLINE __m128i load128(const int8_t *from) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i *>(from));
+}
+
+TY_INLINE void store128(int8_t *to, __m128i x) {
+  _mm_storeu_si128(reinterpret_cast<__m128i *>(to), x);
+}
+
+// Four terms of 16 outputs that lie next to each other, term by term.
+TY_INLINE void interleave(int8_t *to, const int8_t *from, int64_t c_step, __m128i flip) {
+  const __m128i a = load128(from), b = load128(from + c_step);
+  const __m128i c = load128(from + 2 * c_step), d = load128(from + 3 * c_step);
+  const __m128i ab0 = _mm_unpacklo_epi8(a, b), ab1 = _mm_unpackhi_epi8(a, b);
+  const __m128i cd0 = _mm_unpacklo_epi8(c, d), cd1 = _mm_unpackhi_epi8(c, d);
+  store128(to, _mm_xor_si128(_mm_unpacklo_epi16(ab0, cd0), flip));
+  store128(to + 16, _mm_xor_si128(_mm_unpackhi_epi16(ab0, cd0), flip));
+  store128(to + 32, _mm_xor_si128(_mm_unpacklo_epi16(ab1, cd1), flip));
+  store128(to + 48, _mm_xor_si128(_mm_unpackhi_epi16(ab1, cd1), flip));
+}
+
+// Packs the whole fours of a panel where one tap's terms or outputs are contiguous; returns how
+// many terms that covers.
+int64_t pack_fours(int8_t *panel, const int8_t *from, const Q8Form &form, int64_t outputs) {
+  const int64_t whole = form.c / 4 * 4;
+  const __m128i flip = _mm_set1_epi8(form.is_unsigned ? -128 : 0);
+  if (form.taps != 1) return 0;
+  if (form.o_step == 1 && outputs == 16) {
+    for (int64_t c = 0; c < whole; c += 4)
+      interleave(panel + c * 16, from + c * form.c_step, form.c_step, flip);
+    return whole;
+  }
+  if (form.c_step != 1) return 0;
+  const int32_t bits = form.is_unsigned ? static_cast<int32_t>(0x80808080u) : 0;
+  for (int64_t o = 0; o < outputs; ++o)
+    for (int64_t c = 0; c < whole; c += 4) {
+      const int32_t four = load32(from + o * form.o_step + c) ^ bits;
+      __builtin_memcpy(panel + c * 16 + o * 4, &four, 4);
+    }
+  return whole;
 }
 
 }  // namespace
@@ -220,8 +271,9 @@ void q8_pack(const ty_ctx *ctx, int8_t *to, const int8_t *from, const Q8Form &fo
       int8_t *panel = to + block * size;
       const int64_t o0 = block * 16, outputs = q8_lesser(16, form.o - o0);
       __builtin_memset(panel, 0, static_cast<size_t>(size));
+      const int64_t done = pack_fours(panel, from + o0 * form.o_step, form, outputs);
       for (int64_t tap = 0; tap < form.taps; ++tap)
-        for (int64_t c = 0; c < form.c; ++c) {
+        for (int64_t c = done; c < form.c; ++c) {
           int8_t *at = panel + (tap * c4 + c / 4) * 64 + c % 4;
           const int8_t *source = from + o0 * form.o_step + c * form.c_step + tap;
           for (int64_t o = 0; o < outputs; ++o)
