@@ -569,3 +569,17 @@ def test_scattered_reductions(kind, count):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         close(tianyuan.onnx.load_model(module, None, None)(**inputs), want)
+
+
+def test_max_roi_pool():
+    made = model(
+        """
+        agraph (float[2, 3, 12, 10] x, float[3, 5] r) => (float[3, 3, 2, 3] y)
+        { y = MaxRoiPool <pooled_shape = [2, 3], spatial_scale = 0.5> (x, r) }
+        """
+    )
+    inputs = {
+        "x": floats(2, 3, 12, 10),
+        "r": np.array([[0, 0, 0, 9, 11], [1, 4, 2, 18, 21], [1, 7, 7, 7, 7]], np.float32),
+    }
+    close(tianyuan.onnx.load(made)(**inputs).numpy(), runtime(made, inputs)[0])

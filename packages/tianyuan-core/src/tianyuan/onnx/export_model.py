@@ -16,6 +16,7 @@ from ..graph import passes
 from ..graph.container import replace_file
 from ..graph.graph import Graph, Node, Value
 from ..graph.options import Options
+from ..graph.passes import algebra, dead, duplicates, fold
 from ..jit.model import read_model
 from ..jit.trace import DynamicShapes, trace
 from ..jit.tracer import Tracer
@@ -179,7 +180,7 @@ def to_model(
         GraphError: where ops have no ONNX form; all of them are named.
     """
     onnx = require()
-    graph = passes.run_stage("canonical", graph, Options(level=1))
+    graph = _simplified(graph)
     emitter = _Emitter(graph, inputs, outputs, opset)
     emitter.run()
     infos = [
@@ -203,6 +204,19 @@ def to_model(
     if _size(model) <= _SPLIT:
         onnx.checker.check_model(model, full_check=True)
     return model
+
+
+def _simplified(graph: Graph) -> Graph:
+    """Return the graph without what is dead, double or computed from constants.
+
+    Weights stay in integers where they are dequantised.
+    """
+    options, keep = Options(level=1), {"dequantize"}
+    graph = fold.run(dead.run(graph, options), options, keep)
+    graph = duplicates.run(algebra.run(graph, options), options)
+    graph = dead.run(fold.run(graph, options, keep), options)
+    passes.verify(graph, "canonical")
+    return graph
 
 
 class _Emitter:
@@ -268,7 +282,7 @@ class _Emitter:
             results = node.op.decompose(tensors, node.attrs)
             several = results if isinstance(results, (tuple, list)) else (results,)
             tracer.graph.outputs = [tracer.lift(result) for result in several]
-        inner = passes.run_stage("canonical", tracer.graph, Options(level=1))
+        inner = _simplified(tracer.graph)
         names = dict(zip(inner.inputs, given, strict=True))
         before = len(self._problems)
         for part in inner.nodes:

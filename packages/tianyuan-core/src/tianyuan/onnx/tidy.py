@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 
@@ -12,52 +13,107 @@ _CONVOLUTIONS = ("Conv", "ConvTranspose")
 
 
 def merge_biases(w: Writer, outputs: set[str]) -> None:
-    """Let Conv, ConvTranspose and Gemm take a constant bias that an Add behind them adds."""
-    uses = Counter(name for node in w.nodes for name in node.input)
-    makers = {name: node for node in w.nodes for name in node.output}
-    dropped = set()
+    """Let Conv, ConvTranspose and Gemm take a bias that an Add behind them adds.
+
+    The bias is a constant, or integers that are dequantised.
+    """
+    merger = _Merger(w)
+    dropped: set[int] = set()
     for node in w.nodes:
         if node.op_type != "Add":
             continue
         for value, bias in (node.input, reversed(node.input)):
-            maker = makers.get(value)
-            fits = (
-                maker is not None
-                and len(maker.input) == 2
-                and uses[value] == 1
-                and value not in outputs
-                and bias in w.arrays
-            )
-            name = _as_bias(w, maker, bias, uses[bias]) if fits else None
-            if name is not None:
+            maker = merger.makers.get(value)
+            fits = maker is not None and len(maker.input) == 2 and merger.uses[value] == 1
+            if fits and value not in outputs and merger.give(maker, bias):
                 assert maker is not None
-                maker.input.append(name)
                 maker.output[0] = node.output[0]
-                makers[node.output[0]] = maker
+                merger.makers[node.output[0]] = maker
                 dropped.add(id(node))
                 break
-    w.nodes = [node for node in w.nodes if id(node) not in dropped]
+    hoisted = {id(node) for node in merger.hoisted}
+    rest = [node for node in w.nodes if id(node) not in dropped and id(node) not in hoisted]
+    w.nodes = _living([*merger.hoisted, *rest], outputs)
     used = {name for node in w.nodes for name in node.input} | outputs
     w.arrays = {name: array for name, array in w.arrays.items() if name in used}
 
 
-def _as_bias(w: Writer, maker: object, bias: str, uses: int) -> str | None:
-    """Return the name of a bias in the shape that a node takes; None where it has none."""
-    array, op_type = w.arrays[bias], maker.op_type  # type: ignore[attr-defined]
-    weight = w.arrays.get(maker.input[1])  # type: ignore[attr-defined]
-    if op_type == "Gemm":
-        return bias if array.ndim <= 1 else None
-    if op_type not in _CONVOLUTIONS or array.ndim < 3 or weight is None:
-        return None
-    channels = weight.shape[0]
-    if op_type == "ConvTranspose":
-        groups = next(a.i for a in maker.attribute if a.name == "group")  # type: ignore[attr-defined]
-        channels = weight.shape[1] * groups
-    wide = array.shape[-3:]
-    if array.size != channels or wide != (channels, 1, 1):
-        return None
-    flat = np.ascontiguousarray(array.reshape(channels))
-    if uses == 1:
-        w.arrays[bias] = flat
-        return bias
-    return w.constant(flat, name=f"{bias}_flat")
+def _living(nodes: list[Any], outputs: set[str]) -> list[Any]:
+    """Return the nodes that an output depends on."""
+    needed, kept = set(outputs), []
+    for node in reversed(nodes):
+        if needed.intersection(node.output):
+            needed.update(node.input)
+            kept.append(node)
+    return kept[::-1]
+
+
+class _Merger:
+    """Finds the bias of a product in the shape that the product takes."""
+
+    def __init__(self, w: Writer) -> None:
+        self._w = w
+        self.uses = Counter(name for node in w.nodes for name in node.input)
+        self.makers = {name: node for node in w.nodes for name in node.output}
+        self.hoisted: list[Any] = []  # what must now stand before the product
+
+    def give(self, product: Any, bias: str) -> bool:
+        """Give a product its bias; False where it has not the form of one."""
+        count = self._channels(product)
+        if count is None:
+            return False
+        if bias in self._w.arrays:
+            name = self._constant(product, bias, count)
+        else:
+            name = self._dequantised(product, bias, count)
+        if name is not None:
+            product.input.append(name)
+        return name is not None
+
+    def _channels(self, product: Any) -> int | None:
+        """Return how many channels a product has, where its weight tells."""
+        if product.op_type not in ("Gemm", *_CONVOLUTIONS):
+            return None
+        name = product.input[1]
+        while name in self.makers:  # a weight that is dequantised
+            if self.makers[name].op_type != "DequantizeLinear":
+                return None
+            name = self.makers[name].input[0]
+        weight = self._w.arrays.get(name)
+        if weight is None:
+            return None
+        attributes = {item.name: item.i for item in product.attribute}
+        if product.op_type == "ConvTranspose":
+            return int(weight.shape[1]) * attributes["group"]
+        if product.op_type == "Gemm":
+            return int(weight.shape[0 if attributes.get("transB") else 1])
+        return int(weight.shape[0])
+
+    def _constant(self, product: Any, bias: str, count: int) -> str | None:
+        array = self._w.arrays[bias]
+        if product.op_type == "Gemm":
+            return bias if array.shape == (count,) else None
+        if array.ndim < 3 or array.shape[-3:] != (count, 1, 1) or array.size != count:
+            return None
+        flat = np.ascontiguousarray(array.reshape(count))
+        if self.uses[bias] == 1:
+            self._w.arrays[bias] = flat
+            return bias
+        return self._w.constant(flat, name=f"{bias}_flat")
+
+    def _dequantised(self, product: Any, bias: str, count: int) -> str | None:
+        maker = self.makers.get(bias)
+        if maker is not None and maker.op_type == "Reshape" and product.op_type != "Gemm":
+            shape = self._w.arrays.get(maker.input[1])
+            if shape is None or shape.tolist()[-3:] != [count, 1, 1]:
+                return None
+            maker = self.makers.get(maker.input[0])
+        if maker is None or maker.op_type != "DequantizeLinear":
+            return None
+        stored = self._w.arrays.get(maker.input[0])
+        if stored is None or stored.shape != (count,):
+            return None
+        if maker not in self.hoisted:
+            self.hoisted.append(maker)
+        found: str = maker.output[0]
+        return found

@@ -209,3 +209,29 @@ def roi_align(node: Node, x: Array, rois: Array, batch: Array) -> Array:
         else:
             found[number] = np.max(parts, axis=0).max(axis=(2, 4))
     return found
+
+
+@operator("MaxRoiPool", form=ARRAYS)
+def max_roi_pool(node: Node, x: Array, rois: Array) -> Array:
+    """Return the largest element of each cell of regions (batch, x1, y1, x2, y2); 0 of none."""
+    rows, cols = node.ints("pooled_shape")
+    scale = node.float("spatial_scale", 1.0)
+    height, width = x.shape[2:]
+    check_size((len(rois), x.shape[1], rows, cols), x.dtype)
+    found = np.zeros((len(rois), x.shape[1], rows, cols), x.dtype)
+    for number, roi in enumerate(rois):
+        # Halves are rounded away from zero, as C's round does.
+        left, top, right, bottom = np.floor(np.asarray(roi[1:], np.float64) * scale + 0.5).astype(
+            int
+        )
+        down = max(bottom - top + 1, 1) / rows
+        across = max(right - left + 1, 1) / cols
+        for i, j in grid(range(rows), range(cols)):
+            y = slice(*np.clip([top + int(i * down), top - int(-(i + 1) * down // 1)], 0, height))
+            z = slice(
+                *np.clip([left + int(j * across), left - int(-(j + 1) * across // 1)], 0, width)
+            )
+            cell = x[int(roi[0]), :, y, z]
+            if cell.size:
+                found[number, :, i, j] = cell.max(axis=(1, 2))
+    return found
