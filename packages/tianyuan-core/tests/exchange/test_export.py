@@ -268,6 +268,56 @@ def test_outputs_that_are_inputs_constants_or_stand_twice(tmp_path: Path) -> Non
         np.testing.assert_array_equal(got, want)
 
 
+def quantised_model(path: Path) -> None:
+    """Write a convolution between QuantizeLinear and DequantizeLinear, per channel."""
+    helper, rng = onnx.helper, np.random.default_rng(2)
+    arrays = {
+        "x_scale": np.float32(0.02), "x_zero": np.uint8(120), "y_scale": np.float32(0.03),
+        "y_zero": np.uint8(7), "weight": rng.integers(-127, 127, (4, 3, 3, 3)).astype(np.int8),
+        "w_scale": rng.uniform(0.001, 0.01, 4).astype(np.float32), "w_zero": np.zeros(4, np.int8),
+        "bias": rng.integers(-900, 900, 4).astype(np.int32), "b_zero": np.zeros(4, np.int32),
+    }  # fmt: skip
+    arrays["b_scale"] = arrays["x_scale"] * arrays["w_scale"]
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "x_scale", "x_zero"], ["xq"]),
+        helper.make_node("DequantizeLinear", ["xq", "x_scale", "x_zero"], ["xd"]),
+        helper.make_node("DequantizeLinear", ["weight", "w_scale", "w_zero"], ["wd"], axis=0),
+        helper.make_node("DequantizeLinear", ["bias", "b_scale", "b_zero"], ["bd"], axis=0),
+        helper.make_node("Conv", ["xd", "wd", "bd"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("QuantizeLinear", ["r", "y_scale", "y_zero"], ["yq"]),
+        helper.make_node("DequantizeLinear", ["yq", "y_scale", "y_zero"], ["y"]),
+    ]
+    infos = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in (("x", ["n", 3, 8, 8]), ("y", ["n", 4, 8, 8]))
+    ]
+    held = [onnx.numpy_helper.from_array(np.asarray(a), name) for name, a in arrays.items()]
+    graph = helper.make_graph(nodes, "quantised", infos[:1], infos[1:], held)
+    imports = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=8), str(path))
+
+
+def test_a_quantised_model_keeps_its_integers(tmp_path: Path) -> None:
+    quantised_model(tmp_path / "a.onnx")
+    exchange.export(exchange.load(tmp_path / "a.onnx"), tmp_path / "b.onnx")
+    written = onnx.load(tmp_path / "b.onnx")
+    kinds = [node.op_type for node in written.graph.node]
+    assert kinds.count("DequantizeLinear") == 4
+    assert kinds.count("QuantizeLinear") == 2
+    (convolution,) = (node for node in written.graph.node if node.op_type == "Conv")
+    assert len(convolution.input) == 3
+    stored = {tensor.data_type for tensor in written.graph.initializer if tensor.dims}
+    assert {onnx.TensorProto.INT8, onnx.TensorProto.INT32} <= stored
+    x = pictures(3, 3, 8, 8)
+    first, second = (
+        session(str(tmp_path / f"{name}.onnx")).run(None, {"x": x})[0] for name in "ab"
+    )
+    quanta = np.abs(np.rint(first / 0.03) - np.rint(second / 0.03))
+    assert quanta.max() <= 1
+    assert (quanta == 0).mean() > 0.99
+
+
 def test_all_that_has_no_form_is_named_with_its_line(tmp_path: Path) -> None:
     def compute(x: Tensor) -> Tensor:
         noisy = F.nn.dropout(x, 0.5)

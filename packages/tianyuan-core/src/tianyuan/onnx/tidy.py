@@ -84,7 +84,7 @@ class _Merger:
             return None
         attributes = {item.name: item.i for item in product.attribute}
         if product.op_type == "ConvTranspose":
-            return int(weight.shape[1]) * attributes["group"]
+            return int(weight.shape[1] * attributes["group"])
         if product.op_type == "Gemm":
             return int(weight.shape[0 if attributes.get("transB") else 1])
         return int(weight.shape[0])
@@ -113,7 +113,7 @@ class _Merger:
         stored = self._w.arrays.get(maker.input[0])
         if stored is None or stored.shape != (count,):
             return None
-        if maker not in self.hoisted:
+        if not any(node is maker for node in self.hoisted):
             self.hoisted.append(maker)
         found: str = maker.output[0]
         return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,14 +32,17 @@ def evaluate(op: Op, arrays: Sequence[np.ndarray], attrs: Any) -> Sequence[np.nd
     return (_evaluator or reference.evaluate)(op, arrays, attrs)
 
 
-def run(graph: Graph, options: Options) -> Graph:
-    """Replace nodes of constant inputs by their results, shared by all specialisations."""
+def run(graph: Graph, options: Options, keep: Collection[str] = ()) -> Graph:
+    """Replace nodes of constant inputs by their results, shared by all specialisations.
+
+    Ops named in ``keep`` stay as they are.
+    """
 
     def visit(to: Rebuilder, node: Node) -> list[Value] | None:
         inputs = to.mapped(node.inputs)
         constants = [to.graph.constants.get(value) for value in inputs]
         known = [constant for constant in constants if constant is not None]
-        if len(known) != len(inputs) or not _worthwhile(node):
+        if len(known) != len(inputs) or node.op.name in keep or not _worthwhile(node):
             return None
         return _folded(to, node, known)
 
