@@ -153,9 +153,8 @@ struct Height {
   int rows;
   Tile tile;
 };
-enum { MAX_ROWS = 3, MAX_BLOCKS = 1 };
-const Height heights[MAX_BLOCKS][4] = {
-    {{3, tile<3, 1>}, {2, tile<2, 1>}, {1, tile<1, 1>}, {1, tile<1, 1>}}};
+enum { MAX_ROWS = 2, MAX_BLOCKS = 1 };
+const Height heights[MAX_BLOCKS][2] = {{{2, tile<2, 1>}, {1, tile<1, 1>}}};
 #endif
 
 // Pixels [begin, end) of all images by up to MAX_BLOCKS blocks of outputs from output `o`.
