@@ -1,7 +1,7 @@
 // Products of 8-bit integers: what convolution and matrix product share from packed operands on.
 //
-// Weights lie as [block of 16 outputs][K / 4][16 outputs][4 terms], and one more row of [16 outputs]
-// int32 that holds their sums. Images lie as [n][y][x][channels], their channels padded.
+// Weights lie as [block of 16 outputs][K / 4][16 outputs][4 terms], and one more row of [16
+// outputs] int32 that holds their sums. Images lie as [n][y][x][channels], their channels padded.
 #pragma once
 
 #include "kernel.hpp"
@@ -85,8 +85,8 @@ TY_INLINE void q8_store16(uint8_t *to, const Q8Lanes &x, int64_t count) {
   const __m128i bytes = _mm512_cvtepi32_epi8(x.part[0]);
 #else
   const __m256i low = _mm256_set1_epi32(0xff);
-  const __m256i words = _mm256_packus_epi32(_mm256_and_si256(x.part[0], low),
-                                            _mm256_and_si256(x.part[1], low));
+  const __m256i words =
+      _mm256_packus_epi32(_mm256_and_si256(x.part[0], low), _mm256_and_si256(x.part[1], low));
   const __m256i ordered = _mm256_permute4x64_epi64(words, 0xd8);
   const __m128i bytes =
       _mm_packus_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));

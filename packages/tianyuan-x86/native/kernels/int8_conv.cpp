@@ -44,8 +44,8 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
                        static_cast<float *>(scratch.take(q8_columns_bytes(s.o)))};
   int next = 2;
   const int32_t *bias = a.has_bias ? static_cast<const int32_t *>(inputs[next++].data) : nullptr;
-  q8_fill_columns(columns, {bias, TY_FLOATS(&a, a.multipliers), nullptr, a.multipliers.count, 0,
-                            s.o, 0});
+  q8_fill_columns(columns,
+                  {bias, TY_FLOATS(&a, a.multipliers), nullptr, a.multipliers.count, 0, s.o, 0});
   Q8Plan p = {};
   p.residual.multiplier = static_cast<float>(a.residual_multiplier);
   p.residual.zero_point = static_cast<int32_t>(a.residual_zero_point);

@@ -10,13 +10,13 @@ struct Q8ConvShape {
   int64_t n, c, h, w, o, oh, ow, kh, kw, sh, sw, dh, dw, top, left, bottom, right, groups;
 };
 
-static inline Q8ConvShape q8_conv_shape(const ty_conv2d_quantized_attrs &a,
-                                         const ty_tensor *inputs, const ty_tensor &y) {
+static inline Q8ConvShape q8_conv_shape(const ty_conv2d_quantized_attrs &a, const ty_tensor *inputs,
+                                        const ty_tensor &y) {
   const int64_t *x = inputs[0].shape, *w = inputs[1].shape;
   const int64_t *stride = TY_INTS(&a, a.stride), *padding = TY_INTS(&a, a.padding);
   const int64_t *dilation = TY_INTS(&a, a.dilation);
-  return {x[0],      x[1],      x[2],        x[3],        y.shape[1], y.shape[2],
-          y.shape[3], w[2],     w[3],        stride[0],   stride[1],  dilation[0],
+  return {x[0],        x[1],       x[2],       x[3],       y.shape[1], y.shape[2],
+          y.shape[3],  w[2],       w[3],       stride[0],  stride[1],  dilation[0],
           dilation[1], padding[0], padding[1], padding[2], padding[3], a.groups};
 }
 

@@ -132,9 +132,13 @@ void run_sliding(const Depthwise &d, const Row &r) {
 void run_row(const Depthwise &d, const uint8_t *x, uint8_t *y, const uint8_t *residual,
              int64_t c0) {
   const int64_t some = q8_lesser(64, d.channels - c0);
-  Row r = {x + c0, residual != nullptr ? residual + c0 : nullptr, y + c0,
+  Row r = {x + c0,
+           residual != nullptr ? residual + c0 : nullptr,
+           y + c0,
            d.weight + c0 / 64 * (d.fours + 1) * 256,
-           some >= 64 ? ~__mmask64{0} : (__mmask64{1} << some) - 1, {}, {}};
+           some >= 64 ? ~__mmask64{0} : (__mmask64{1} << some) - 1,
+           {},
+           {}};
   for (int q = 0; q < 4; ++q) {
     r.bias[q] = vi_load(d.bias + c0 + 16 * q);
     r.multiplier[q] = vload(d.multiplier + c0 + 16 * q);
@@ -175,10 +179,10 @@ void run_row(const Depthwise &d, const uint8_t *x, uint8_t *y, const uint8_t *re
         const vi w = pair_of(weight + four * 256 + half * 128, 64);
         const vi even = _mm256_srai_epi16(_mm256_slli_epi16(w, 8), 8);  // taps 0 and 2
         const vi odd = _mm256_srai_epi16(w, 8);
-        const vi x02 = vi_or(widen8(at + offsets[0]),
-                             _mm256_slli_epi32(widen8(at + offsets[2]), 16));
-        const vi x13 = vi_or(widen8(at + offsets[1]),
-                             _mm256_slli_epi32(widen8(at + offsets[3]), 16));
+        const vi x02 =
+            vi_or(widen8(at + offsets[0]), _mm256_slli_epi32(widen8(at + offsets[2]), 16));
+        const vi x13 =
+            vi_or(widen8(at + offsets[1]), _mm256_slli_epi32(widen8(at + offsets[3]), 16));
         sum = vi_add(sum, vi_add(_mm256_madd_epi16(x02, even), _mm256_madd_epi16(x13, odd)));
       }
       if (residual != nullptr)
@@ -217,8 +221,7 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
     __builtin_memcpy(&sum, d.weight + (c / 64 * (d.fours + 1) + d.fours) * 256 + at % 64 * 4, 4);
     const uint32_t own = c < s.c && given != nullptr ? static_cast<uint32_t>(given[c]) : 0;
     bias[at] = static_cast<int32_t>(own - zero * sum);
-    multiplier[at] =
-        c < s.c ? static_cast<float>(factors[a.multipliers.count > 1 ? c : 0]) : 1.0f;
+    multiplier[at] = c < s.c ? static_cast<float>(factors[a.multipliers.count > 1 ? c : 0]) : 1.0f;
   }
   int64_t height = s.h, width = s.w;
   d.x = static_cast<const uint8_t *>(inputs[0].data);
@@ -242,8 +245,8 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   d.store = q8_store_of(a);
   d.y = static_cast<uint8_t *>(outputs[0].data);
   if (a.has_residual) {
-    d.residual = {static_cast<const uint8_t *>(inputs[next].data),
-                  inputs[next].dtype == TY_INT8, 0, static_cast<float>(a.residual_multiplier)};
+    d.residual = {static_cast<const uint8_t *>(inputs[next].data), inputs[next].dtype == TY_INT8, 0,
+                  static_cast<float>(a.residual_multiplier)};
     d.residual.zero_point = q8_zero(uint8_t(), a.residual_zero_point, d.residual.is_signed);
   }
   d.pixel = s.sw * d.channels;

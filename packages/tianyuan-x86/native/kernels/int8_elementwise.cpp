@@ -56,10 +56,11 @@ int quantize(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, con
   by16(ctx, ty_count(inputs[0]), [&](int64_t at, int64_t count) {
     Scaled t;
     for (int i = 0; i < Q8_PARTS; ++i)
-      t.part[i] = vdiv(count >= 16 ? vload(x + at + i * TY_VF)
-                                   : vload_tail(x + at + i * TY_VF,
-                                                vtail_of(count > i * TY_VF ? count - i * TY_VF : 0)),
-                       scale);
+      t.part[i] = vdiv(
+          count >= 16
+              ? vload(x + at + i * TY_VF)
+              : vload_tail(x + at + i * TY_VF, vtail_of(count > i * TY_VF ? count - i * TY_VF : 0)),
+          scale);
     store(y + at, t, count, form);
   });
   return 0;
@@ -133,8 +134,7 @@ TY_INLINE void join(const ty_ctx *ctx, const ty_tensor *inputs, const ty_tensor 
       uint8_t *to = static_cast<uint8_t *>(output.data) + pixel * row;
       for (int32_t i = 0; i < n_inputs; ++i) {
         const int64_t channels = inputs[i].shape[1];
-        body(i, to,
-             static_cast<const uint8_t *>(inputs[i].data) + pixel * q8_channels(channels),
+        body(i, to, static_cast<const uint8_t *>(inputs[i].data) + pixel * q8_channels(channels),
              channels);
         to += channels;
       }
@@ -197,14 +197,14 @@ int concat_quantized_plain(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor
   return 0;
 }
 
-#define Q8_PAIR(name, run)                                                                   \
-  int name##_plain(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,           \
-                   const ty_attrs *attrs, void *) {                                          \
-    return run(ctx, inputs, outputs, attrs, false);                                          \
-  }                                                                                          \
-  int name##_image(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,           \
-                   const ty_attrs *attrs, void *) {                                          \
-    return run(ctx, inputs, outputs, attrs, true);                                           \
+#define Q8_PAIR(name, run)                                                         \
+  int name##_plain(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, \
+                   const ty_attrs *attrs, void *) {                                \
+    return run(ctx, inputs, outputs, attrs, false);                                \
+  }                                                                                \
+  int name##_image(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, \
+                   const ty_attrs *attrs, void *) {                                \
+    return run(ctx, inputs, outputs, attrs, true);                                 \
   }
 Q8_PAIR(requantize, run_requantize)
 Q8_PAIR(add, run_add)

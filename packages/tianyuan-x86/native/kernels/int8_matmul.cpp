@@ -93,8 +93,7 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
                   static_cast<int32_t>(a.residual_zero_point),
                   static_cast<float>(a.residual_multiplier)};
   for (int64_t item = 0; item < batch; ++item) {
-    const uint8_t *from =
-        static_cast<const uint8_t *>(x.data) + matrix_of(x, y, item) * rows * k;
+    const uint8_t *from = static_cast<const uint8_t *>(x.data) + matrix_of(x, y, item) * rows * k;
     p.x = copy;
 #if defined(__AVX512VNNI__)
     const bool in_place = !is_signed && !a.transpose_a && k % 4 == 0;
@@ -102,8 +101,7 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
 #else
     const bool in_place = false;
 #endif
-    if (!in_place)
-      copy_rows(ctx, copy, from, rows, k, a.transpose_a, a.x_zero_point, is_signed);
+    if (!in_place) copy_rows(ctx, copy, from, rows, k, a.transpose_a, a.x_zero_point, is_signed);
     if (has_zeros) sum_rows(ctx, row_sums, p.x, rows, k, p.pixel);
     p.weight = static_cast<const int8_t *>(w.data);
     if (!packed) {

@@ -45,15 +45,15 @@ template <typename T>
 void max_pool_of(const ty_ctx *ctx, const ty_tensor &x, const ty_tensor &y,
                  const ty_max_pool2d_attrs &a) {
   const int64_t channels = q8_channels(x.shape[1]), row = x.shape[3] * channels;
-  pool(ctx, x, y, [&](int64_t oy, int64_t ox) { return clipped(a, x.shape, oy, ox); },
-       [&](uint8_t *to, const uint8_t *image, Window w) {
-         T *out = reinterpret_cast<T *>(to);
-         __builtin_memcpy(out, image + w.y0 * row + w.x0 * channels,
-                          static_cast<size_t>(channels));
-         for (int64_t i = w.y0; i < w.y1; ++i)
-           for (int64_t j = w.x0; j < w.x1; ++j)
-             largest(out, reinterpret_cast<const T *>(image + i * row + j * channels), channels);
-       });
+  pool(
+      ctx, x, y, [&](int64_t oy, int64_t ox) { return clipped(a, x.shape, oy, ox); },
+      [&](uint8_t *to, const uint8_t *image, Window w) {
+        T *out = reinterpret_cast<T *>(to);
+        __builtin_memcpy(out, image + w.y0 * row + w.x0 * channels, static_cast<size_t>(channels));
+        for (int64_t i = w.y0; i < w.y1; ++i)
+          for (int64_t j = w.x0; j < w.x1; ++j)
+            largest(out, reinterpret_cast<const T *>(image + i * row + j * channels), channels);
+      });
 }
 
 int max_pool(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *attrs,
@@ -110,8 +110,7 @@ int adaptive_avg_pool(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *out
   const int64_t h = inputs[0].shape[2], w = inputs[0].shape[3];
   const int64_t oh = outputs[0].shape[2], ow = outputs[0].shape[3];
   average(ctx, inputs[0], outputs[0], a, 0, [&](int64_t oy, int64_t ox) {
-    return Window{oy * h / oh, q8_ceil((oy + 1) * h, oh), ox * w / ow,
-                  q8_ceil((ox + 1) * w, ow)};
+    return Window{oy * h / oh, q8_ceil((oy + 1) * h, oh), ox * w / ow, q8_ceil((ox + 1) * w, ow)};
   });
   return 0;
 }

@@ -79,8 +79,8 @@ void tile(const Q8Plan &p, const Operand *const *rows, int64_t first, int64_t o)
       vi whole[4];
 #pragma GCC unroll 4
       for (int n = 0; n < 4; ++n)
-        whole[n] = q8_rounded(vmul(vi_to_vf(sums[m][n % NR]), vload(p.multiplier + o + 16 * n)),
-                              p.store);
+        whole[n] =
+            q8_rounded(vmul(vi_to_vf(sums[m][n % NR]), vload(p.multiplier + o + 16 * n)), p.store);
       const vi zero = _mm512_set1_epi16(static_cast<int16_t>(p.store.zero_point));
       const vi low = _mm512_set1_epi16(0xff);
       const vi first_half = _mm512_add_epi16(_mm512_packs_epi32(whole[0], whole[1]), zero);
@@ -128,8 +128,8 @@ void tile(const Q8Plan &p, const Operand *const *rows, int64_t first, int64_t o)
       for (int m = 0; m < MR; ++m) x[m] = _mm256_set1_epi64x(load64(rows[m] + offset + 4 * k));
 #pragma GCC unroll 4
       for (int q = 0; q < 4; ++q) {
-        const __m256i weight = _mm256_cvtepi8_epi16(
-            _mm_loadu_si128(reinterpret_cast<const __m128i *>(w + 16 * q)));
+        const __m256i weight =
+            _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i *>(w + 16 * q)));
 #pragma GCC unroll 4
         for (int m = 0; m < MR; ++m)
           sums[m][q] = _mm256_add_epi32(sums[m][q], _mm256_madd_epi16(x[m], weight));
@@ -187,12 +187,11 @@ void sum_panel(int8_t *panel, int64_t k4) {
   for (int64_t k = 0; k < k4; ++k)
     for (int i = 0; i < Q8_PARTS; ++i) {
 #if defined(__AVX512VNNI__)
-      sums[i] = _mm512_dpbusd_epi32(sums[i], _mm512_set1_epi8(1),
-                                    _mm512_loadu_si512(panel + 64 * k));
+      sums[i] =
+          _mm512_dpbusd_epi32(sums[i], _mm512_set1_epi8(1), _mm512_loadu_si512(panel + 64 * k));
 #else
       // Pairs of bytes times 1 stay within int16.
-      const vi row = _mm256_loadu_si256(
-          reinterpret_cast<const __m256i *>(panel + 64 * k + 32 * i));
+      const vi row = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(panel + 64 * k + 32 * i));
       const vi pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), row);
       sums[i] = vi_add(sums[i], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 #endif

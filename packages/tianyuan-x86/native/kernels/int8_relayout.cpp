@@ -44,8 +44,8 @@ void turn(uint8_t *to, int64_t to_row, const uint8_t *from, int64_t from_row, in
       const int64_t some = q8_lesser(16, columns - c0);
       __m128i block[16];
       for (int64_t r = 0; r < 16; ++r)
-        block[r] = r0 + r < rows ? load16(from + (r0 + r) * from_row + c0, some)
-                                 : _mm_setzero_si128();
+        block[r] =
+            r0 + r < rows ? load16(from + (r0 + r) * from_row + c0, some) : _mm_setzero_si128();
       transpose(block);
       for (int64_t c = 0; c < some; ++c) store16(to + (c0 + c) * to_row + r0, block[c], room - r0);
     }
@@ -72,18 +72,19 @@ int pack(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const t
   const uint8_t *from = static_cast<const uint8_t *>(inputs[0].data);
   uint8_t *to = static_cast<uint8_t *>(outputs[0].data);
   const int64_t chunk = channels == 4 ? 4096 : 64, blocks = q8_ceil(pixels, chunk);
-  ty_parallel(ctx, s[0] * blocks, 1 + 16384 / (chunk * channels), [&](int64_t begin, int64_t end, int32_t) {
-    for (int64_t at = begin; at < end; ++at) {
-      const int64_t image = at / blocks, first = at % blocks * chunk;
-      const int64_t some = q8_lesser(chunk, pixels - first);
-      uint8_t *target = to + (image * pixels + first) * channels;
-      const uint8_t *source = from + image * s[1] * pixels + first;
-      if (channels == 4)
-        interleave(target, source, pixels, s[1], some);
-      else
-        turn(target, channels, source, pixels, s[1], channels, some);
-    }
-  });
+  ty_parallel(ctx, s[0] * blocks, 1 + 16384 / (chunk * channels),
+              [&](int64_t begin, int64_t end, int32_t) {
+                for (int64_t at = begin; at < end; ++at) {
+                  const int64_t image = at / blocks, first = at % blocks * chunk;
+                  const int64_t some = q8_lesser(chunk, pixels - first);
+                  uint8_t *target = to + (image * pixels + first) * channels;
+                  const uint8_t *source = from + image * s[1] * pixels + first;
+                  if (channels == 4)
+                    interleave(target, source, pixels, s[1], some);
+                  else
+                    turn(target, channels, source, pixels, s[1], channels, some);
+                }
+              });
   return 0;
 }
 
@@ -93,15 +94,14 @@ int unpack(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const
   const uint8_t *from = static_cast<const uint8_t *>(inputs[0].data);
   uint8_t *to = static_cast<uint8_t *>(outputs[0].data);
   const int64_t blocks = q8_ceil(s[1], 16);
-  ty_parallel(ctx, s[0] * blocks, 1 + 1024 / (pixels + 1),
-              [&](int64_t begin, int64_t end, int32_t) {
-                for (int64_t at = begin; at < end; ++at) {
-                  const int64_t image = at / blocks, c0 = at % blocks * 16;
-                  turn(to + (image * s[1] + c0) * pixels, pixels,
-                       from + image * pixels * channels + c0, channels, pixels, pixels,
-                       q8_lesser(16, s[1] - c0));
-                }
-              });
+  ty_parallel(
+      ctx, s[0] * blocks, 1 + 1024 / (pixels + 1), [&](int64_t begin, int64_t end, int32_t) {
+        for (int64_t at = begin; at < end; ++at) {
+          const int64_t image = at / blocks, c0 = at % blocks * 16;
+          turn(to + (image * s[1] + c0) * pixels, pixels, from + image * pixels * channels + c0,
+               channels, pixels, pixels, q8_lesser(16, s[1] - c0));
+        }
+      });
   return 0;
 }
 
