@@ -191,6 +191,11 @@ def test_code_in_torch_files_is_refused_and_never_run(
         (b"\x80\x02ccollections\nOrderedDict\n.", "collections.OrderedDict"),
         (b"\x80\x02ctorch\nFloatStorage\nX\x01\x00\x00\x00kQ.", "damaged"),
         (b"(lp0\ng0\na.", "nested too deeply"),
+        (b"ccollections\nOrderedDict\n(((I1\n" + b"t(" * 100 + b"t" * 100 + b"I1\nttR.", "damaged"),
+        (
+            b"\x80\x02ccollections\nOrderedDict\n]](" + b")" + b"\x85" * 200_000 + b"K\x01ea\x85R.",
+            "a key that is no text",
+        ),
     ],
 )
 def test_hand_made_pickles_are_refused(tmp_path: Path, data: bytes, what: str) -> None:

@@ -335,6 +335,25 @@ def test_all_that_has_no_form_is_named_with_its_line(tmp_path: Path) -> None:
     assert not (tmp_path / "x.onnx").exists()
 
 
+def test_a_module_from_torch_goes_on_to_onnx(torch: Any, tmp_path: Path) -> None:
+    from tianyuan.torch import from_module
+
+    theirs = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3, 2), torch.nn.BatchNorm2d(4), torch.nn.Hardswish(),
+        torch.nn.Flatten(), torch.nn.Linear(36, 5),
+    ).eval()  # fmt: skip
+    ours = from_module(theirs, (torch.zeros(2, 3, 8, 8),))
+    x = pictures(4, 3, 8, 8)
+    exchange.export(
+        ours, tmp_path / "x.onnx", x, input_names=["image"], dynamic_shapes={"image": {0: "batch"}}
+    )
+    names = {tensor.name for tensor in onnx.load(tmp_path / "x.onnx").graph.initializer}
+    assert {"0.weight", "0.bias", "1.running_mean", "4.weight"} <= names
+    (found,) = session(str(tmp_path / "x.onnx")).run(None, {"image": x})
+    with torch.no_grad():
+        np.testing.assert_allclose(found, theirs(torch.from_numpy(x)).numpy(), atol=1e-4)
+
+
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     def double(x: Tensor) -> Tensor:
         result: Tensor = x * 2

@@ -172,7 +172,11 @@ def _extents(value: Any) -> tuple[int, ...]:
 
 
 def _ordered_dict(items: Any = ()) -> OrderedDict[Any, Any]:
-    return OrderedDict((key, value) for key, value in items)
+    pairs = [(key, value) for key, value in items]
+    # Hashing a deeply nested key could exhaust the stack.
+    if not all(key is None or isinstance(key, (str, int, float)) for key, _ in pairs):
+        raise ValueError("a key that is no text or number")
+    return OrderedDict(pairs)
 
 
 def _encode(text: Any, encoding: Any) -> bytes:
