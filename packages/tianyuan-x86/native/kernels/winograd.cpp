@@ -56,21 +56,16 @@ template <int M>
 TY_INLINE void transform_tile(const float *x, int64_t row, float *v, int64_t step) {
   enum { N = M + 2 };
   vf half[N][N];
-#pragma GCC unroll 8
-  for (int j = 0; j < N; ++j) {
+  TY_UNROLLED for (int j = 0; j < N; ++j) {
     vf d[N], t[N];
-#pragma GCC unroll 8
-    for (int i = 0; i < N; ++i) d[i] = vload(x + i * row + j * VF);
+    TY_UNROLLED for (int i = 0; i < N; ++i) d[i] = vload(x + i * row + j * VF);
     transform_input<M>(d, t);
-#pragma GCC unroll 8
-    for (int i = 0; i < N; ++i) half[i][j] = t[i];
+    TY_UNROLLED for (int i = 0; i < N; ++i) half[i][j] = t[i];
   }
-#pragma GCC unroll 8
-  for (int i = 0; i < N; ++i) {
+  TY_UNROLLED for (int i = 0; i < N; ++i) {
     vf t[N];
     transform_input<M>(half[i], t);
-#pragma GCC unroll 8
-    for (int j = 0; j < N; ++j) vstore(v + (i * N + j) * step, t[j]);
+    TY_UNROLLED for (int j = 0; j < N; ++j) vstore(v + (i * N + j) * step, t[j]);
   }
 }
 
@@ -167,22 +162,17 @@ template <int M>
 TY_INLINE void finish_tile(const float *m, int64_t step, const Target &t, const Epilogue &e) {
   enum { N = M + 2 };
   vf half[M][N];
-#pragma GCC unroll 8
-  for (int j = 0; j < N; ++j) {
+  TY_UNROLLED for (int j = 0; j < N; ++j) {
     vf d[N], r[M];
-#pragma GCC unroll 8
-    for (int i = 0; i < N; ++i) d[i] = vload(m + (i * N + j) * step);
+    TY_UNROLLED for (int i = 0; i < N; ++i) d[i] = vload(m + (i * N + j) * step);
     transform_output<M>(d, r);
-#pragma GCC unroll 8
-    for (int i = 0; i < M; ++i) half[i][j] = r[i];
+    TY_UNROLLED for (int i = 0; i < M; ++i) half[i][j] = r[i];
   }
-#pragma GCC unroll 8
-  for (int i = 0; i < M; ++i) {
+  TY_UNROLLED for (int i = 0; i < M; ++i) {
     if (i >= t.rows) return;
     vf r[M];
     transform_output<M>(half[i], r);
-#pragma GCC unroll 8
-    for (int j = 0; j < M; ++j) {
+    TY_UNROLLED for (int j = 0; j < M; ++j) {
       if (j >= t.cols) break;
       vf sum = vadd(r[j], t.bias);
       if (t.residual) sum = vadd(sum, vload(t.residual + i * t.row + j * VF));

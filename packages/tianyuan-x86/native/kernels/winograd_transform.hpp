@@ -5,6 +5,14 @@
 
 #include "simd.hpp"
 
+// Loops whose indices are constants once unrolled. Sanitised code of that length would take many
+// minutes to compile.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TY_UNROLLED
+#else
+#define TY_UNROLLED _Pragma("GCC unroll 8")
+#endif
+
 namespace TY_ISA {
 namespace {
 
@@ -53,8 +61,7 @@ template <int M>
 TY_INLINE vf square_polynomial(const vf *d, int top, int degree, int without) {
   constexpr Symmetric symmetric = symmetric_of<M>();
   vf sum = d[top];
-#pragma GCC unroll 3
-  for (int k = 1; k <= degree; ++k) {
+  TY_UNROLLED for (int k = 1; k <= degree; ++k) {
     const float e = symmetric.e[without][k];
     sum = e == 1.0f    ? vadd(sum, d[top - 2 * k])
           : e == -1.0f ? vsub(sum, d[top - 2 * k])
@@ -68,8 +75,7 @@ template <int M>
 TY_INLINE void transform_input(const vf *d, vf *v) {
   const int pairs = Points<M>::PAIRS;
   v[0] = square_polynomial<M>(d, M, pairs, pairs);
-#pragma GCC unroll 3
-  for (int i = 0; i < pairs; ++i) {
+  TY_UNROLLED for (int i = 0; i < pairs; ++i) {
     const vf even = square_polynomial<M>(d, M, pairs - 1, i);
     const vf odd = square_polynomial<M>(d, M - 1, pairs - 1, i);
     const float p = static_cast<float>(Points<M>::p[i]);
@@ -102,18 +108,15 @@ TY_INLINE void transform_output(const vf *m, vf *y) {
   constexpr int pairs = Points<M>::PAIRS;
   constexpr Powers<M> powers = powers_of<M>();
   vf sum[pairs], difference[pairs];
-#pragma GCC unroll 3
-  for (int i = 0; i < pairs; ++i) {
+  TY_UNROLLED for (int i = 0; i < pairs; ++i) {
     sum[i] = vadd(m[1 + 2 * i], m[2 + 2 * i]);
     difference[i] = vsub(m[1 + 2 * i], m[2 + 2 * i]);
   }
-#pragma GCC unroll 6
-  for (int k = 0; k < M; ++k) {
+  TY_UNROLLED for (int k = 0; k < M; ++k) {
     const vf *terms = k % 2 ? difference : sum;
     vf total = k == 0 ? m[0] : k == M - 1 ? m[M + 1] : vzero();
     const bool begun = k == 0 || k == M - 1;
-#pragma GCC unroll 3
-    for (int i = 0; i < pairs; ++i) {
+    TY_UNROLLED for (int i = 0; i < pairs; ++i) {
       const float p = powers.p[i][k];
       if (i == 0 && !begun)
         total = p == 1.0f ? terms[i] : vmul(vset1(p), terms[i]);
@@ -155,8 +158,7 @@ template <int M>
 TY_INLINE void transform_kernel(const vf *g, vf *u) {
   constexpr KernelRows<M> rows = kernel_rows<M>();
   u[0] = vmul(vset1(rows.zero), g[0]);
-#pragma GCC unroll 3
-  for (int i = 0; i < Points<M>::PAIRS; ++i) {
+  TY_UNROLLED for (int i = 0; i < Points<M>::PAIRS; ++i) {
     const float *r = rows.pair[i];
     const vf even = vfma(vset1(r[0]), g[0], vmul(vset1(r[2]), g[2]));
     const vf odd = vmul(vset1(r[1]), g[1]);

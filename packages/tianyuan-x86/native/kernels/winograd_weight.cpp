@@ -11,21 +11,16 @@ template <int M>
 void transform_channel(const float *from, int64_t from_step, float *to, int64_t to_step) {
   enum { N = M + 2 };
   vf half[N][3];
-#pragma GCC unroll 3
-  for (int j = 0; j < 3; ++j) {
+  TY_UNROLLED for (int j = 0; j < 3; ++j) {
     vf g[3], u[N];
-#pragma GCC unroll 3
-    for (int i = 0; i < 3; ++i) g[i] = vload(from + (i * 3 + j) * from_step);
+    TY_UNROLLED for (int i = 0; i < 3; ++i) g[i] = vload(from + (i * 3 + j) * from_step);
     transform_kernel<M>(g, u);
-#pragma GCC unroll 8
-    for (int i = 0; i < N; ++i) half[i][j] = u[i];
+    TY_UNROLLED for (int i = 0; i < N; ++i) half[i][j] = u[i];
   }
-#pragma GCC unroll 8
-  for (int i = 0; i < N; ++i) {
+  TY_UNROLLED for (int i = 0; i < N; ++i) {
     vf u[N];
     transform_kernel<M>(half[i], u);
-#pragma GCC unroll 8
-    for (int j = 0; j < N; ++j) vstore(to + (i * N + j) * to_step, u[j]);
+    TY_UNROLLED for (int j = 0; j < N; ++j) vstore(to + (i * N + j) * to_step, u[j]);
   }
 }
 

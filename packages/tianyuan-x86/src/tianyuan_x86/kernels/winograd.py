@@ -169,7 +169,7 @@ _START = 1.5e-6  # seconds to enter a kernel and cut its tiles
 _RATE = {8: 9.0e10, 16: 1.08e11}  # operations per second and thread inside a register tile
 _WEIGHTS = 3.0e10  # bytes per second at which a transformed weight streams in beside products
 _HIDDEN = 0.15  # of the shorter of the two does not hide behind the longer
-_PACK = 6.0e9  # bytes per second at which a transformed weight is made
+_PACK = 1.2e10  # bytes per second at which a transformed weight is made
 
 
 def _refusal(call: Call) -> str | None:
