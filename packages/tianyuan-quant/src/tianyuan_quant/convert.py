@@ -57,14 +57,17 @@ def quantize_qat(
     classes = qat_classes(mapping)
     fuse(net, examples, frozenset(classes))
     net = _converted(net, classes, qconfig)
-    if examples is not None and not isinstance(net, QATModule):
-        with hide_fake_quant(net):
-            sites = plan(net, examples)
+    if not isinstance(net, QATModule):
+        sites: dict[str, Site] = {}
+        if examples is not None:
+            with hide_fake_quant(net):
+                sites = plan(net, examples)
         for key, site in sites.items():
             config = config_of(qconfig, key) or (qconfig if isinstance(qconfig, QConfig) else None)
             site.set_qconfig(config or _any_config(qconfig))
         table = Sites(dict(sites))
-        setattr(net, SITES, table)
+        if sites:
+            setattr(net, SITES, table)
         net.forward = Forward(net, table)  # type: ignore[method-assign]
         table.train(net.training)
     return net

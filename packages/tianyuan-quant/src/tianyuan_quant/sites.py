@@ -13,7 +13,7 @@ from tianyuan.imperative.state import state
 from tianyuan.jit.pytree import flatten, unflatten
 from tianyuan.module import Module
 
-from .qat.module import QATModule
+from .qat.module import QATModule, recalled, remember
 from .qat.product import activate
 from .watch import MOVES, Calls, Event, Flow, run_op, watch
 
@@ -171,8 +171,11 @@ class Run:
         return self.placed(site, op, operands, attrs)
 
     def plain(self, op: Any, operands: Sequence[Any], attrs: Any) -> Any:
-        """Run an op whose result is not quantised."""
-        return run_op(op, operands, attrs)
+        """Run an op whose result is not quantised by itself."""
+        result = run_op(op, operands, attrs)
+        if op.name in MOVES or op.name in _BOUNDS:
+            remember(result, recalled(operands[0]))
+        return result
 
     def placed(self, site: Any, op: Any, operands: Sequence[Any], attrs: Any) -> Any:
         """Run an op and quantise its result."""

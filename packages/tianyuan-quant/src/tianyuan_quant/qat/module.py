@@ -9,7 +9,7 @@ from tianyuan.imperative.state import state
 from tianyuan.module import Module
 
 from ..config import QConfig
-from ..fake import FakeQuantize
+from ..fake import FakeQuantize, fake_quant_bias
 from ..observer import Observer
 from ..params import HostParams, QParams, QuantDtype
 
@@ -97,12 +97,19 @@ class QATModule(Module):
         return self._applied(target, self.weight_observer, self.weight_fake_quant)
 
     def apply_quant_activation(self, target: Tensor) -> Tensor:
-        """Watch and fake-quantise a result."""
-        return self._applied(target, self.act_observer, self.act_fake_quant)
+        """Watch and fake-quantise a result, which remembers by what."""
+        result = self._applied(target, self.act_observer, self.act_fake_quant)
+        fake = self.act_fake_quant
+        if fake is not None and fake.enabled and not self.training:
+            remember(result, self.get_activation_qparams())
+        return result
 
-    def apply_quant_bias(self, target: Tensor | None, inp: Any, w_qat: Any) -> Tensor | None:
-        """Return the bias: it is kept in 32 bits, finer than anything it is added to."""
-        return target
+    def apply_quant_bias(self, target: Tensor | None, inp: Tensor) -> Tensor | None:
+        """Round a bias to the scale of the sums that it is added to, where that is known."""
+        fake = self.weight_fake_quant
+        if target is None or fake is None or not fake.enabled:
+            return target
+        return fake_quant_bias(target, recalled(inp), self.get_weight_qparams())
 
     # What conversion asks.
 
@@ -133,6 +140,17 @@ class QATModule(Module):
     def host_weight(self, owner: str) -> HostParams:
         """Return the weight's parameters as numbers, as ``host_activation``."""
         return _host(f"{owner} (weight)", self.weight_observer, self.weight_fake_quant)
+
+
+def remember(x: Tensor, qparams: QParams | None) -> None:
+    """Note by which parameters a tensor was fake-quantised."""
+    x._fake_quantised = qparams  # type: ignore[attr-defined]
+
+
+def recalled(x: Tensor) -> QParams | None:
+    """Return by which parameters a tensor was fake-quantised, or None."""
+    found: QParams | None = getattr(x, "_fake_quantised", None)
+    return found
 
 
 def _learned(fake: FakeQuantize | None) -> Any:

@@ -65,19 +65,24 @@ class QATProduct(QATModule):
         norm = self.norm()
         if norm is None or not self.folds:
             weight = self.apply_quant_weight(self.plain_weight())
-            y = self.calc(inp, weight, self.flat_bias())
+            y = self.calc(inp, weight, self._rounded(self.flat_bias(), inp))
             y = y if norm is None else norm(y)
         elif norm.training and not norm.freeze:
             y = self._normalised(inp, norm)
         else:
             weight, bias = self.folded()
-            y = self.calc(inp, self.apply_quant_weight(weight), bias)
+            weight = self.apply_quant_weight(weight)
+            y = self.calc(inp, weight, self._rounded(bias, inp))
         return self.apply_quant_activation(activate(y, self.epilogue))
 
     def flat_bias(self) -> Tensor | None:
         """Return the bias as (channels,), or None."""
         bias = self.layer().bias
         return None if bias is None else F.reshape(bias, (-1,))
+
+    def _rounded(self, bias: Tensor | None, inp: Tensor) -> Tensor | None:
+        """Return the bias as integers will have it; those are what evaluation is about."""
+        return bias if self.training or not self.folds else self.apply_quant_bias(bias, inp)
 
     def _factor(self) -> Tensor:
         """Return what batch normalisation multiplies each output channel by."""
