@@ -136,6 +136,11 @@ int batch_norm(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, c
   return 0;
 }
 
+// NaN where there is nothing to average, as the variance is.
+TY_INLINE double mean_of(const Moments &m) {
+  return m.count > 0.0 ? m.mean : (double)__builtin_nanf("");
+}
+
 // Mean and biased variance of every lane, blocks of 256 vectors joined in double.
 void lane_moments(const Lanes &l, int64_t tile, vtail mask, const float *x, float *mean,
                   float *variance) {
@@ -159,7 +164,7 @@ void lane_moments(const Lanes &l, int64_t tile, vtail mask, const float *x, floa
     }
   }
   for (int i = 0; i < VF; ++i) {
-    mean[i] = (float)joined[i].mean;
+    mean[i] = (float)mean_of(joined[i]);
     variance[i] = (float)(joined[i].squares / joined[i].count);
   }
 }
@@ -183,7 +188,7 @@ int batch_norm_train(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outp
                     Moments s = {0.0, 0.0, 0.0};
                     for (int64_t n = 0; n < m.batch; ++n)
                       moments_add(&s, x + m.offset(n, c), m.pixels);
-                    mean[c] = (float)s.mean;
+                    mean[c] = (float)mean_of(s);
                     variance[c] = (float)(s.squares / s.count);
                     const float scale = scale_of(weight[c], s.squares / s.count, eps);
                     for (int64_t n = 0; n < m.batch; ++n)
