@@ -13,7 +13,7 @@ from . import operators
 from .known import Known
 from .node import Body, Node
 from .reader import TensorReader, dtype_of, require
-from .table import find
+from .table import VALUES, find
 
 _OLDEST = 1
 _MOST_NODES = 1_000_000
@@ -325,7 +325,8 @@ class _Builder:
                 f"wrong number of inputs, got {count}, expected {least} to "
                 f"{'any number' if most is None else most}"
             )
-        if any(not name for name in node.inputs[:least]):
+        needed = count if most is None and operator.form != VALUES else least
+        if any(not name for name in node.inputs[:needed]):
             raise node.fail("an input that is needed is left out")
         return node
 

@@ -22,7 +22,10 @@ from .table import ARRAYS, SYMBOLIC, VALUES
 Value = Any  # a Tensor, a Known, a list (sequence) or None (left out)
 
 # What functions of the table may raise on purpose or because a file is wrong.
-_FAILURES = (ValueError, TypeError, LookupError, ArithmeticError, MemoryError, RecursionError)
+_FAILURES = (
+    ValueError, TypeError, LookupError, ArithmeticError, AttributeError, MemoryError,
+    RecursionError,
+)  # fmt: skip
 
 
 class ValueNeededError(TraceError):
@@ -186,6 +189,8 @@ class Interpreter:
         operator = node.operator
         if operator.form == VALUES:
             return operator.run(node, self, *inputs)
+        if any(name and value is None for name, value in zip(node.inputs, inputs, strict=True)):
+            raise ModelFormatError("an optional value that is missing is read")
         plain = [value for value in inputs if value is not None]
         all_known = bool(plain) and all(isinstance(value, Known) for value in plain)
         if all_known and any(_needs_arrays(value) for value in plain):
