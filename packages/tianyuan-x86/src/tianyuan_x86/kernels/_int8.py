@@ -114,8 +114,7 @@ def _unpack_matrix(swapped: bool, array: np.ndarray, shape: Shape) -> np.ndarray
 
 def depthwise_fours(shape: Shape) -> int:
     """Return the groups of four taps of a depthwise weight, whose columns fill whole groups."""
-    g, i, h, w = shape
-    return int(w) * -(-int(h) // 4)
+    return int(shape[3]) * -(-int(shape[2]) // 4)
 
 
 def _depthwise_extents(shape: Shape) -> Shape:
