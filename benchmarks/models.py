@@ -258,7 +258,9 @@ def check(results: dict[str, Array], name: str) -> None:
             raise SystemExit(f"{name}: {framework} differs from tianyuan by {error:.1e}")
 
 
-def measure(runs: dict[str, Run], x: Array, rounds: int, seconds: float, cpu: bool) -> dict[str, float]:
+def measure(
+    runs: dict[str, Run], x: Array, rounds: int, seconds: float, cpu: bool
+) -> dict[str, float]:
     """Return the median seconds of a call by framework; they take turns."""
     clock = time.process_time if cpu else time.perf_counter
     times: dict[str, list[float]] = {name: [] for name in runs}
