@@ -13,7 +13,7 @@ import tianyuan.quantization as Q
 from tianyuan import jit
 
 sys.path.insert(0, str(Path(__file__).parent))
-from conftest import accuracy, logits, train  # noqa: E402
+from networks import accuracy, logits, train  # noqa: E402
 
 INTEGER = {
     "quantize", "conv2d_quantized", "matmul_quantized", "add_quantized", "concat_quantized",

@@ -15,7 +15,7 @@ import tianyuan.module as M
 import tianyuan.quantization as Q
 
 sys.path.insert(0, str(Path(__file__).parent))
-from conftest import Block, accuracy, train  # noqa: E402
+from networks import Block, accuracy, train  # noqa: E402
 
 FOLDER = Path("/usr/share/datasets/fashion-mnist")
 pytestmark = [

@@ -16,7 +16,7 @@ from tianyuan import jit
 from tianyuan.errors import AttrError
 
 sys.path.insert(0, str(Path(__file__).parent))
-from conftest import accuracy  # noqa: E402
+from networks import accuracy  # noqa: E402
 
 
 def dumped(net, example, path):

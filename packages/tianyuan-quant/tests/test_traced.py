@@ -15,7 +15,7 @@ from tianyuan.jit import trace
 from tianyuan.optimizer import Adam
 
 sys.path.insert(0, str(Path(__file__).parent))
-from conftest import Residual  # noqa: E402
+from networks import Residual  # noqa: E402
 
 
 def losses(config, data, traced):
