@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tianyuan import plugins
+from tianyuan import plugins, registry
 from tianyuan.errors import BackendError
+from tianyuan.graph.layouts import fits, same_layouts
 from tianyuan.kernel import Context
+from tianyuan.op import TensorSpec
 from tianyuan.plugin import API, Call, Kernel, Layout, Layouts, hookimpl
 from tianyuan.plugins import PluginRecord, PluginWarning
 from tianyuan.testing import suite
@@ -217,3 +219,32 @@ def test_a_layout_that_loses_elements_fails(backend: Any) -> None:
     backend(kernel(), layout=Layout("rows4c", 2, _extents, lose, _unpack))
     with pytest.raises(AssertionError):
         suite.test_layout_round_trip("rows4c")
+
+
+def test_a_kernel_may_state_how_far_it_errs(backend: Any) -> None:
+    def coarse(ctx: Any, inputs: Any, outputs: Any, attrs: Any, workspace: Any) -> None:
+        with np.errstate(all="ignore"):
+            outputs[0][...] = np.tanh(inputs[0].astype(np.float64)) * (1 + 2**-6)
+
+    strict, loose = backend(kernel(coarse), kernel(coarse, name="tanh_any__loose", tolerance=0.02))
+    suite.test_kernel_agrees_with_reference(loose)
+    with pytest.raises(AssertionError, match="elements are wrong"):
+        suite.test_kernel_agrees_with_reference(strict)
+
+
+def test_a_layout_may_transform_what_it_holds(backend: Any) -> None:
+    def pack(array: np.ndarray) -> np.ndarray:
+        assert array.shape[1] == 3, "the layout is of rows of three"
+        return _pack(array) / array.dtype.type(3)
+
+    def unpack(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        return _unpack(array * array.dtype.type(3), shape)
+
+    form = Layout("rows4c", 2, _extents, pack, unpack, trailing=(3,), exact=False)
+    backend(kernel(), layout=form)
+    suite.test_layout_round_trip("rows4c")
+    spec, other = TensorSpec((5, 3), np.dtype("f4")), TensorSpec((5, 4), np.dtype("f4"))
+    assert fits(spec, "rows4c")
+    assert not fits(other, "rows4c")
+    op = registry.get_op("tanh")
+    assert same_layouts(Call(op, (spec,), (spec,), op.attrs()), "rows4c") is None

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -180,16 +177,3 @@ def test_the_switch_leaves_winograd_out() -> None:
         got = convolve(ty.tensor(x)).numpy()
         assert np.abs(got - want).max() <= bound * np.abs(want).max()
         assert any("winograd" in str(step.kernel) for step in convolve.explain().steps) == wanted
-
-
-def test_the_environment_switches_winograd_off() -> None:
-    code = "from tianyuan import config; print(config.winograd)"
-    for value, expected in (("0", "False"), ("1", "True"), ("", "True")):
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "TIANYUAN_WINOGRAD": value},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert done.stdout.strip() == expected
