@@ -121,7 +121,7 @@ def test_accuracy(fashion, kind, least, static_drop):
     want = predicted(qat, held)
     assert accuracy(want, held) >= accuracy(predicted(floats, held), held) - 0.006
     got = predicted(Q.quantize(qat), held)
-    assert np.mean(got.argmax(1) == want.argmax(1)) >= 0.998
+    assert np.mean(got.argmax(1) == want.argmax(1)) >= 0.999
     ship = predicted(static.module, held)
     print(
         f"{kind.__name__}: float {before:.4f}, static {accuracy(ship, held):.4f}; one epoch more: "
