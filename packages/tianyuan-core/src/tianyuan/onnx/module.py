@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes, shapes
-from ..errors import DTypeError, ShapeError
+from ..errors import DTypeError, ModelFormatError, ShapeError
 from ..imperative.tensor import Parameter, Tensor, wrap
 from ..module.module import Module
 from ..op import TensorSpec
@@ -75,6 +75,7 @@ class OnnxModule(Module):
             ]
             check_shapes(self.inputs, values)
             results = interpreter.run(self._body, values, dict(self.weights))
+            _check_outputs(self.outputs, results)
             found = [_as_result(result) for result in results]
         return found[0] if len(found) == 1 else tuple(found)
 
@@ -194,6 +195,16 @@ def _as_value(info: ValueInfo, value: Any) -> Value:
     if dtypes.name_of(info.dtype) not in dtypes.CODES:
         return Known(array)
     return Tensor(array, dtype=info.dtype)
+
+
+def _check_outputs(infos: Sequence[ValueInfo], values: Sequence[Value]) -> None:
+    """Raise ModelFormatError where an output has another dtype than the file declares."""
+    for info, value in zip(infos, values, strict=True):
+        got = getattr(value, "dtype", None)
+        if info.dtype is not None and got is not None and got != info.dtype:
+            raise ModelFormatError(
+                f"onnx: output {info.name!r} is {got}, which the file declares as {info.dtype}"
+            )
 
 
 def _wrong_dtype(info: ValueInfo, got: np.dtype) -> DTypeError:
