@@ -104,8 +104,13 @@ class QATModule(Module):
             remember(result, self.get_activation_qparams())
         return result
 
-    def apply_quant_bias(self, target: Tensor | None, inp: Tensor) -> Tensor | None:
-        """Round a bias to the scale of the sums that it is added to, where that is known."""
+    def apply_quant_bias(
+        self, target: Tensor | None, inp: Tensor, w_qat: Tensor | None = None
+    ) -> Tensor | None:
+        """Round a bias to the scale of the sums that it is added to, where that is known.
+
+        ``w_qat`` is accepted for MegEngine's sake: the weight's parameters are this module's.
+        """
         fake = self.weight_fake_quant
         if target is None or fake is None or not fake.enabled:
             return target
