@@ -31,9 +31,7 @@ def test_options_follow_the_switch_unless_told() -> None:
 
 def test_a_switch_takes_truths_only() -> None:
     config.winograd = False
-    with pytest.raises(
-        AttrError, match="config: winograd is wrong, got 1, expected"
-    ):
+    with pytest.raises(AttrError, match="config: winograd is wrong, got 1, expected"):
         config.winograd = 1  # type: ignore[assignment]
     assert config.winograd is False
 
