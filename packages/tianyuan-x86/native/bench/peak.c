@@ -17,10 +17,14 @@ static double seconds(void) {
 static double narrow(void) {
   const __m256 m = _mm256_set1_ps(0.999f), c = _mm256_set1_ps(1e-3f);
 #define BEGIN(i) __m256 a##i = _mm256_set1_ps(i);
-#define STEP(i) a##i = _mm256_fmadd_ps(a##i, m, c); __asm__ volatile("" : "+v"(a##i));
+#define STEP(i)                       \
+  a##i = _mm256_fmadd_ps(a##i, m, c); \
+  __asm__ volatile("" : "+v"(a##i));
   EACH(BEGIN)
   const double start = seconds();
-  for (int round = 0; round < ROUNDS; ++round) { EACH(STEP) }
+  for (int round = 0; round < ROUNDS; ++round) {
+    EACH(STEP)
+  }
   return 12.0 * 16 * ROUNDS / (seconds() - start);
 #undef BEGIN
 #undef STEP
@@ -30,10 +34,14 @@ static double narrow(void) {
 static double wide(void) {
   const __m512 m = _mm512_set1_ps(0.999f), c = _mm512_set1_ps(1e-3f);
 #define BEGIN(i) __m512 a##i = _mm512_set1_ps(i);
-#define STEP(i) a##i = _mm512_fmadd_ps(a##i, m, c); __asm__ volatile("" : "+v"(a##i));
+#define STEP(i)                       \
+  a##i = _mm512_fmadd_ps(a##i, m, c); \
+  __asm__ volatile("" : "+v"(a##i));
   EACH(BEGIN)
   const double start = seconds();
-  for (int round = 0; round < ROUNDS; ++round) { EACH(STEP) }
+  for (int round = 0; round < ROUNDS; ++round) {
+    EACH(STEP)
+  }
   return 12.0 * 32 * ROUNDS / (seconds() - start);
 }
 #endif

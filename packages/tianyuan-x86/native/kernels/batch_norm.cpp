@@ -245,8 +245,8 @@ struct Coefficients {
   float a, b, c, dweight, dbias;
 };
 
-Coefficients coefficients_of(double weight, double variance, double eps, double sum,
-                             double product, double count) {
+Coefficients coefficients_of(double weight, double variance, double eps, double sum, double product,
+                             double count) {
   const double s = 1.0 / __builtin_sqrt(variance + eps);
   const double a = weight * s;
   return {(float)a, (float)(-a * s * s * product / count), (float)(-a * sum / count),
@@ -261,8 +261,7 @@ void gradient_run(const float *x, const float *g, float *dx, int64_t n, float ce
                   const Coefficients &k) {
   const vf m = vset1(center), a = vset1(k.a), b = vset1(k.b), c = vset1(k.c);
   int64_t i = 0;
-  for (; i + VF <= n; i += VF)
-    vstore(dx + i, gradient_of(vload(x + i), vload(g + i), m, a, b, c));
+  for (; i + VF <= n; i += VF) vstore(dx + i, gradient_of(vload(x + i), vload(g + i), m, a, b, c));
   if (i < n) {
     const vtail t = vtail_of(n - i);
     vstore_tail(dx + i, gradient_of(vload_tail(x + i, t), vload_tail(g + i, t), m, a, b, c), t);
@@ -339,9 +338,8 @@ int batch_norm_backward(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *o
     return 0;
   }
   const Lanes l = lanes_of(m, Blocked);
-  for_tiles(ctx, m, l, [&](int64_t tile, vtail live) {
-    backward_tile(m, l, k, tile, live, Blocked);
-  });
+  for_tiles(ctx, m, l,
+            [&](int64_t tile, vtail live) { backward_tile(m, l, k, tile, live, Blocked); });
   return 0;
 }
 

@@ -61,9 +61,9 @@ struct Convert<Truth, From> {
   }
 };
 // Narrow integers take the low bits of a wide conversion, as numpy does on x86.
-#define TY_NARROW(To, From, Via)                                              \
-  template <>                                                                 \
-  struct Convert<To, From> {                                                  \
+#define TY_NARROW(To, From, Via)                                                      \
+  template <>                                                                         \
+  struct Convert<To, From> {                                                          \
     static inline __attribute__((always_inline)) To of(From x) { return (To)(Via)x; } \
   };
 TY_NARROW(int8_t, float, int32_t)
@@ -173,8 +173,7 @@ Piece piece_of(int64_t from, int64_t to) {
   }
 }
 
-int cast(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *,
-         void *) {
+int cast(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *, void *) {
   const Piece piece = piece_of(inputs[0].dtype, outputs[0].dtype);
   if (piece == nullptr) {
     return ty_fail(ctx, "cast: dtypes are not served, got codes %d and %d", (int)inputs[0].dtype,

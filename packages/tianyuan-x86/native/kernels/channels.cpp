@@ -25,9 +25,7 @@ struct Part {
 };
 
 #if TY_VF == 16
-TY_INLINE vm chosen_lanes(const Part &part) {
-  return _mm512_movepi32_mask(vi_load(part.chosen));
-}
+TY_INLINE vm chosen_lanes(const Part &part) { return _mm512_movepi32_mask(vi_load(part.chosen)); }
 TY_INLINE vf pick(vf old, vm chosen, vi index, vf x) {
   return _mm512_mask_permutexvar_ps(old, chosen, index, x);
 }
@@ -101,24 +99,22 @@ void move_channels(const ty_ctx *ctx, const ty_tensor *inputs, const ty_tensor &
   const int64_t blocks = blocks_of(channels);
   float *const out = static_cast<float *>(y.data);
   if (pixels == 0) return;
-  ty_parallel(ctx, y.shape[0] * blocks, 1 + 8192 / (pixels * VF),
-              [&](int64_t begin, int64_t end, int32_t) {
-                for (int64_t at = begin; at < end; ++at) {
-                  const int64_t image = at / blocks, first = at % blocks * VF;
-                  Part parts[VF];
-                  int count = 0;
-                  for (int64_t lane = 0; lane < VF && first + lane < channels; ++lane) {
-                    const Origin origin = origin_of(first + lane);
-                    const ty_tensor &x = inputs[origin.input];
-                    const int64_t block =
-                        image * blocks_of(x.shape[1]) + origin.channel / VF;
-                    count = add_lane(parts, count,
-                                     static_cast<const float *>(x.data) + block * pixels * VF,
-                                     lane, origin.channel % VF);
-                  }
-                  move_block(out + at * pixels * VF, parts, count, pixels);
-                }
-              });
+  ty_parallel(
+      ctx, y.shape[0] * blocks, 1 + 8192 / (pixels * VF), [&](int64_t begin, int64_t end, int32_t) {
+        for (int64_t at = begin; at < end; ++at) {
+          const int64_t image = at / blocks, first = at % blocks * VF;
+          Part parts[VF];
+          int count = 0;
+          for (int64_t lane = 0; lane < VF && first + lane < channels; ++lane) {
+            const Origin origin = origin_of(first + lane);
+            const ty_tensor &x = inputs[origin.input];
+            const int64_t block = image * blocks_of(x.shape[1]) + origin.channel / VF;
+            count = add_lane(parts, count, static_cast<const float *>(x.data) + block * pixels * VF,
+                             lane, origin.channel % VF);
+          }
+          move_block(out + at * pixels * VF, parts, count, pixels);
+        }
+      });
 }
 
 int64_t index_at(const ty_tensor &indices, int64_t i) {

@@ -117,10 +117,10 @@ int run_plain(Read read, const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *
   return 0;
 }
 
-#define CONV_KERNEL(name, run, ...)                                                              \
+#define CONV_KERNEL(name, run, ...)                                                               \
   int name(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *attrs, \
-           void *workspace) {                                                                    \
-    return run(__VA_ARGS__, ctx, inputs, outputs, attrs, workspace);                             \
+           void *workspace) {                                                                     \
+    return run(__VA_ARGS__, ctx, inputs, outputs, attrs, workspace);                              \
   }
 CONV_KERNEL(conv2d_direct, run_blocked, read_plain, true)
 CONV_KERNEL(conv2d_first, run_blocked, read_plain, false)

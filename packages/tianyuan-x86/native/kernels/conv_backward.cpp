@@ -202,8 +202,8 @@ void run_weight_group(const ty_ctx *ctx, const WeightGrad &w, float *workspace) 
                                        w.g + (first + at / w.lane_tiles) * s.o * s.oh * s.ow,
                                        at % w.lane_tiles);
                 });
-    const Chunk chunk = {source, gradient,   table, fill_rows(w, table, images),
-                         first == 0, first + w.chunk >= s.n};
+    const Chunk chunk = {
+        source, gradient, table, fill_rows(w, table, images), first == 0, first + w.chunk >= s.n};
     ty_parallel(ctx, tiles, 1, [&](int64_t begin, int64_t end, int32_t) {
       for (int64_t at = begin; at < end; ++at)
         run_weight_tile(w, chunk, at, sums + at * w.tile_floats);

@@ -103,7 +103,7 @@ TY_INLINE vf vevens(vf low, vf high) {
 
 // One phase of one row: to[i] = from[first + i * step] where that lies in [0, w), else zero.
 inline void copy_row_plain(float *to, const float *from, int64_t w, int64_t first, int64_t step,
-                    int64_t count) {
+                           int64_t count) {
   int64_t i = 0;
   for (; i < count && first + i * step < 0; ++i) to[i] = 0.0f;
   const int64_t reach = w - first;
@@ -121,7 +121,7 @@ inline void copy_row_plain(float *to, const float *from, int64_t w, int64_t firs
 }
 
 inline void copy_row_blocked(float *to, const float *from, int64_t w, int64_t first, int64_t step,
-                      int64_t count) {
+                             int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     const int64_t at = first + i * step;
     vstore(to + i * VF, at >= 0 && at < w ? vload(from + at * VF) : vzero());
@@ -129,7 +129,7 @@ inline void copy_row_blocked(float *to, const float *from, int64_t w, int64_t fi
 }
 
 inline void copy_band(float *to, const ConvPlan &p, const Band &b, int64_t image, int64_t y0,
-               int64_t rows) {
+                      int64_t rows) {
   const int64_t pixel = pixel_floats(p), planes = source_planes(p);
   const int64_t needed = copied_rows(p, b, rows);
   const int64_t width = b.phase_width * pixel;

@@ -128,31 +128,29 @@ int run_blocked(const ty_ctx *ctx, const Depthwise &d) {
   const ConvShape &s = d.shape;
   const int64_t blocks = ceil_div(s.c, VF);
   const int64_t work = s.ow * s.kh * s.kw + 1;
-  ty_parallel(ctx, s.n * blocks * s.oh, 1 + 4096 / work,
-              [&](int64_t begin, int64_t end, int32_t) {
-                for (int64_t at = begin; at < end; ++at) {
-                  const int64_t plane = at / s.oh, block = plane % blocks;
-                  const int64_t out = plane * s.oh * s.ow * VF;
-                  const int64_t channels = s.c - block * VF;
-                  const vtail valid = vtail_of(channels);
-                  const BlockRow row = {
-                      &d,
-                      d.x + plane * s.h * s.w * VF,
-                      d.residual ? d.residual + out : nullptr,
-                      d.y + out,
-                      d.bias ? vload_tail(d.bias + block * VF, valid) : vzero(),
-                      valid,
-                      channels >= VF,
-                      as_clip(d.epilogue)};
-                  Window w = {};
-                  w.weight = d.weight + block * s.kh * s.kw * VF;
-                  w.row = s.dh * s.w * VF;
-                  w.column = s.dw * VF;
-                  w.step = s.sw * VF;
-                  w.kw = s.kw;
-                  run_block_row(row, w, at % s.oh);
-                }
-              });
+  ty_parallel(ctx, s.n * blocks * s.oh, 1 + 4096 / work, [&](int64_t begin, int64_t end, int32_t) {
+    for (int64_t at = begin; at < end; ++at) {
+      const int64_t plane = at / s.oh, block = plane % blocks;
+      const int64_t out = plane * s.oh * s.ow * VF;
+      const int64_t channels = s.c - block * VF;
+      const vtail valid = vtail_of(channels);
+      const BlockRow row = {&d,
+                            d.x + plane * s.h * s.w * VF,
+                            d.residual ? d.residual + out : nullptr,
+                            d.y + out,
+                            d.bias ? vload_tail(d.bias + block * VF, valid) : vzero(),
+                            valid,
+                            channels >= VF,
+                            as_clip(d.epilogue)};
+      Window w = {};
+      w.weight = d.weight + block * s.kh * s.kw * VF;
+      w.row = s.dh * s.w * VF;
+      w.column = s.dw * VF;
+      w.step = s.sw * VF;
+      w.kw = s.kw;
+      run_block_row(row, w, at % s.oh);
+    }
+  });
   return 0;
 }
 
@@ -175,8 +173,7 @@ struct PlaneTap {
 };
 
 void fill_offsets(const ConvPlan &p, const Band &b, PlaneTap *table) {
-  for (int64_t t = 0; t < p.n_taps; ++t)
-    table[t] = {tap_offset(p, b, p.taps[t]), p.taps[t].weight};
+  for (int64_t t = 0; t < p.n_taps; ++t) table[t] = {tap_offset(p, b, p.taps[t]), p.taps[t].weight};
 }
 
 // Vectors of neighbouring output pixels, row by row.
@@ -416,10 +413,9 @@ int backward_weight_depthwise(const ty_ctx *ctx, const ty_tensor *inputs, ty_ten
 }  // namespace
 }  // namespace TY_ISA
 
-TY_EXPORT_KERNELS(
-    conv_depthwise, TY_KERNEL(conv2d_depthwise, "conv2d_f32", "depthwise"),
-    TY_KERNEL(conv2d_plain_depthwise, "conv2d_f32", "plain_depthwise"),
-    TY_KERNEL(conv2d_fused_depthwise, "conv2d_fused_f32", "depthwise"),
-    TY_KERNEL(conv2d_fused_plain_depthwise, "conv2d_fused_f32", "plain_depthwise"),
-    TY_KERNEL(backward_data_depthwise, "conv2d_backward_data_f32", "depthwise"),
-    TY_KERNEL(backward_weight_depthwise, "conv2d_backward_weight_f32", "depthwise"))
+TY_EXPORT_KERNELS(conv_depthwise, TY_KERNEL(conv2d_depthwise, "conv2d_f32", "depthwise"),
+                  TY_KERNEL(conv2d_plain_depthwise, "conv2d_f32", "plain_depthwise"),
+                  TY_KERNEL(conv2d_fused_depthwise, "conv2d_fused_f32", "depthwise"),
+                  TY_KERNEL(conv2d_fused_plain_depthwise, "conv2d_fused_f32", "plain_depthwise"),
+                  TY_KERNEL(backward_data_depthwise, "conv2d_backward_data_f32", "depthwise"),
+                  TY_KERNEL(backward_weight_depthwise, "conv2d_backward_weight_f32", "depthwise"))

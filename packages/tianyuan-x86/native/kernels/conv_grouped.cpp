@@ -158,8 +158,8 @@ int conv2d_fused(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
 }  // namespace
 }  // namespace TY_ISA
 
-#define GROUPED(count)                                              \
-  TY_KERNEL(conv2d, "conv2d_f32", "grouped_" #count),               \
+#define GROUPED(count)                                \
+  TY_KERNEL(conv2d, "conv2d_f32", "grouped_" #count), \
       TY_KERNEL(conv2d_fused, "conv2d_fused_f32", "grouped_" #count)
 
 TY_EXPORT_KERNELS(conv_grouped, GROUPED(2), GROUPED(3), GROUPED(4), GROUPED(8))

@@ -65,8 +65,8 @@ void store_blocked(const float *acc, const ConvPlan &p, const Pixels &s, int64_t
     const vf bias = p.bias ? vload_tail(p.bias + channel, lanes) : vzero();
     for (int half = 0; half < s.halves; ++half) {
       const float *from = acc + (half * s.width * vectors + v) * VF;
-      const int64_t at = image * p.y_image + (block + v) * p.y_channel +
-                         (s.y + half) * p.y_row + s.x * VF;
+      const int64_t at =
+          image * p.y_image + (block + v) * p.y_channel + (s.y + half) * p.y_row + s.x * VF;
       const int64_t step = vectors * VF;
       if (bounds.activation == ACT_CLIP)
         store_run(p, {ACT_CLIP, bounds.lower, bounds.upper}, from, step, at, s.width, bias, valid);
@@ -77,8 +77,8 @@ void store_blocked(const float *acc, const ConvPlan &p, const Pixels &s, int64_t
 }
 
 // Channels become rows by transposing; a run of pixels in one row is contiguous where y_pixel is 1.
-void store_plain(const float *acc, const ConvPlan &p, const Pixels &s, int64_t image,
-                 int64_t block, int vectors) {
+void store_plain(const float *acc, const ConvPlan &p, const Pixels &s, int64_t image, int64_t block,
+                 int vectors) {
   for (int v = 0; v < vectors; ++v) {
     const int64_t channel = (block + v) * VF, channels = lesser(VF, p.o - channel);
     for (int half = 0; half < s.halves; ++half) {
@@ -122,8 +122,8 @@ struct Pass {
 void run_pixels(Pass *pass, const Pixels &s) {
   const ConvPlan &p = *pass->plan;
   const int64_t pixel = pixel_floats(p);
-  pass->tile.a = pass->origin + (s.y - pass->item.y0) * p.sh * pass->band->row +
-                 (s.x - pass->item.x0) * pixel;
+  pass->tile.a =
+      pass->origin + (s.y - pass->item.y0) * p.sh * pass->band->row + (s.x - pass->item.x0) * pixel;
   pass->tile.a_row = p.sh * pass->band->row;
   const TileKind kind = p.x_blocked ? TILE_BLOCK : TILE_UNIT;
   tile_of(kind, s.halves, static_cast<int>(s.width * s.halves), pass->vectors)(&pass->tile);

@@ -12,9 +12,8 @@ template <typename Attrs>
 inline ConvShape conv_shape(const Attrs &a, const int64_t *x, const int64_t *w, const int64_t *y) {
   const int64_t *stride = TY_INTS(&a, a.stride), *padding = TY_INTS(&a, a.padding);
   const int64_t *dilation = TY_INTS(&a, a.dilation);
-  return {x[0],      x[1],        x[2],        x[3],       y[1],       y[2],    y[3], w[2],
-          w[3],      stride[0],   stride[1],   dilation[0], dilation[1], padding[0], padding[1],
-          a.groups};
+  return {x[0], x[1],      x[2],      x[3],        y[1],        y[2],       y[3],       w[2],
+          w[3], stride[0], stride[1], dilation[0], dilation[1], padding[0], padding[1], a.groups};
 }
 
 // The taps of a convolution in the order of its kernel.

@@ -8,9 +8,8 @@ namespace {
 int run_unary(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, UnaryRow row) {
   const float *x = static_cast<const float *>(inputs[0].data);
   float *y = static_cast<float *>(outputs[0].data);
-  ty_parallel(ctx, ty_count(inputs[0]), GRAIN, [&](int64_t begin, int64_t end, int32_t) {
-    row(y + begin, x + begin, end - begin);
-  });
+  ty_parallel(ctx, ty_count(inputs[0]), GRAIN,
+              [&](int64_t begin, int64_t end, int32_t) { row(y + begin, x + begin, end - begin); });
   return 0;
 }
 

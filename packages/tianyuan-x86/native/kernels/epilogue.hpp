@@ -26,8 +26,8 @@ struct Epilogue {
 };
 
 static inline Activation activation_of(const char *name) {
-  static const char *const names[] = {"identity", "relu", "relu6",  "sigmoid", "tanh",
-                                      "silu",     "hswish", "gelu", "clip"};
+  static const char *const names[] = {"identity", "relu",   "relu6", "sigmoid", "tanh",
+                                      "silu",     "hswish", "gelu",  "clip"};
   for (int i = 0; i < ACT_UNKNOWN; ++i)
     if (strcmp(name, names[i]) == 0) return static_cast<Activation>(i);
   return ACT_UNKNOWN;

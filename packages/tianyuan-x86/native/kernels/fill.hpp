@@ -8,10 +8,9 @@ namespace {
 
 __attribute__((unused)) void clear(const ty_ctx *ctx, const ty_tensor &y) {
   char *to = static_cast<char *>(y.data);
-  ty_parallel(ctx, ty_count(y) * ty_itemsize(y.dtype), 4 * COPY_GRAIN,
-              [&](int64_t begin, int64_t end, int32_t) {
-                memset(to + begin, 0, (size_t)(end - begin));
-              });
+  ty_parallel(
+      ctx, ty_count(y) * ty_itemsize(y.dtype), 4 * COPY_GRAIN,
+      [&](int64_t begin, int64_t end, int32_t) { memset(to + begin, 0, (size_t)(end - begin)); });
 }
 
 // Writes the value in an item of a dtype into bits.

@@ -104,14 +104,12 @@ View<float> load_input(const Walk &w, int k, const ty_tensor &x, int64_t at, int
     return walk_view(w, k, static_cast<const float *>(x.data), at, n, scratch);
   }
   uint8_t bytes[FUSED_BLOCK];
-  const View<uint8_t> truth =
-      walk_view(w, k, static_cast<const uint8_t *>(x.data), at, n, bytes);
+  const View<uint8_t> truth = walk_view(w, k, static_cast<const uint8_t *>(x.data), at, n, bytes);
   widen_truth(scratch, truth.data, truth.step ? n : 1);
   return {scratch, truth.step};
 }
 
-void execute(const int64_t *word, View<float> *registers, int result, float *out,
-             int64_t n) {
+void execute(const int64_t *word, View<float> *registers, int result, float *out, int64_t n) {
   const View<float> a = registers[word[1]], b = registers[word[2]], c = registers[word[3]];
   const int arity = arity_of(word[0]);
   const int step = a.step | (arity > 1 ? b.step : 0) | (arity > 2 ? c.step : 0);

@@ -154,10 +154,9 @@ template <class T>
 void gather_items(const ty_ctx *ctx, const Places &p, const void *x, void *y) {
   const T *from = static_cast<const T *>(x);
   T *to = static_cast<T *>(y);
-  ty_parallel(ctx, p.rows, COPY_GRAIN / (p.run + 1) + 1,
-              [&](int64_t begin, int64_t end, int32_t) {
-                for_places(p, begin, end, [&](int64_t i, int64_t at) { to[i] = from[at]; });
-              });
+  ty_parallel(ctx, p.rows, COPY_GRAIN / (p.run + 1) + 1, [&](int64_t begin, int64_t end, int32_t) {
+    for_places(p, begin, end, [&](int64_t i, int64_t at) { to[i] = from[at]; });
+  });
 }
 
 // inputs: x, indices
@@ -196,12 +195,11 @@ void scatter_items(const ty_ctx *ctx, const Places &p, const void *source, void 
   int64_t groups = p.rows ? 1 : 0;
   for (int d = 0; d < p.axis && d < p.ndim - 1; ++d) groups *= p.shape[d];
   const int64_t rows = groups ? p.rows / groups : 0;
-  ty_parallel(ctx, groups, COPY_GRAIN / (rows * p.run + 1) + 1,
-              [&](int64_t begin, int64_t end, int32_t) {
-                for_places(p, begin * rows, end * rows, [&](int64_t i, int64_t at) {
-                  to[at] = Add ? (T)(to[at] + from[i]) : from[i];
-                });
-              });
+  ty_parallel(
+      ctx, groups, COPY_GRAIN / (rows * p.run + 1) + 1, [&](int64_t begin, int64_t end, int32_t) {
+        for_places(p, begin * rows, end * rows,
+                   [&](int64_t i, int64_t at) { to[at] = Add ? (T)(to[at] + from[i]) : from[i]; });
+      });
 }
 
 // inputs: x, indices, source
@@ -313,7 +311,7 @@ int index_add(ARGUMENTS) {
 }  // namespace TY_ISA
 
 #define INDEXING(op) TY_KERNEL(op, #op "_any", "rows")
-#define ADDING(op)                                                                      \
+#define ADDING(op)                                                                       \
   TY_KERNEL(op<float>, #op "_f32", "rows"), TY_KERNEL(op<uint32_t>, #op "_i32", "rows"), \
       TY_KERNEL(op<uint64_t>, #op "_i64", "rows"), TY_KERNEL(op<double>, #op "_f64", "rows")
 

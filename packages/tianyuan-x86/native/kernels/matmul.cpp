@@ -1,6 +1,6 @@
 // matmul and matmul_fused in float32: batches and parts of one product run in parallel.
-#include "kernel.hpp"
 #include "matmul.hpp"
+#include "kernel.hpp"
 
 namespace TY_ISA {
 namespace {
@@ -216,8 +216,8 @@ struct Parts {
 // Cuts a product so that every thread gets some part, along multiples of a tile.
 Parts parts_of(const Gemm &g, int64_t wanted) {
   Parts parts = {1, 1, g.m, g.n};
-  const double work = 2.0 * static_cast<double>(g.m) * static_cast<double>(g.n) *
-                      static_cast<double>(g.k);
+  const double work =
+      2.0 * static_cast<double>(g.m) * static_cast<double>(g.n) * static_cast<double>(g.k);
   if (wanted <= 1 || work < 4e5) return parts;
   const int64_t row_tiles = (g.m + TILE_ROWS - 1) / TILE_ROWS;
   const int64_t col_tiles = (g.n + TILE_LANES - 1) / TILE_LANES;

@@ -160,8 +160,8 @@ void for_padded_rows(const ty_tensor &padded, const ty_tensor &inner, const int6
 }
 
 template <class T>
-void pad_by_copies(const ty_ctx *ctx, const ty_tensor &x, const ty_tensor &y,
-                   const int64_t *before, bool reflect) {
+void pad_by_copies(const ty_ctx *ctx, const ty_tensor &x, const ty_tensor &y, const int64_t *before,
+                   bool reflect) {
   const int last = y.ndim - 1;
   const int64_t width = y.shape[last], size = x.shape[last], left = before[last];
   const T *from = static_cast<const T *>(x.data);
@@ -218,13 +218,12 @@ void add_padded(const ty_ctx *ctx, const ty_tensor &g, const ty_tensor &dx, cons
   const int64_t rows = ty_count(g) / width / groups;
   ty_parallel(ctx, groups, COPY_GRAIN / (rows * width + 1) + 1,
               [&](int64_t begin, int64_t end, int32_t) {
-                for_padded_rows(g, dx, before, reflect, begin * rows, end * rows,
-                                [&](int64_t row, int64_t at) {
-                                  for (int64_t i = 0; i < width; ++i) {
-                                    to[at + shown(i, before[last], size, reflect)] +=
-                                        from[row * width + i];
-                                  }
-                                });
+                for_padded_rows(
+                    g, dx, before, reflect, begin * rows, end * rows, [&](int64_t row, int64_t at) {
+                      for (int64_t i = 0; i < width; ++i) {
+                        to[at + shown(i, before[last], size, reflect)] += from[row * width + i];
+                      }
+                    });
               });
 }
 
@@ -247,5 +246,4 @@ int pad_backward(ARGUMENTS) {
 #define MOVE(op) TY_KERNEL(op, #op "_any", "strided")
 
 TY_EXPORT_KERNELS(movement, MOVE(reshape), MOVE(transpose), MOVE(broadcast_to), MOVE(concat),
-                  MOVE(pad), MOVE(pad_backward), MOVE(slice), MOVE(slice_backward),
-                  MOVE(slice_set))
+                  MOVE(pad), MOVE(pad_backward), MOVE(slice), MOVE(slice_backward), MOVE(slice_set))

@@ -216,7 +216,7 @@ int max_backward(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
 }
 
 int max_pick(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const Pooling &p,
-                void *workspace) {
+             void *workspace) {
   const float *x = static_cast<const float *>(inputs[0].data);
   const float *t = static_cast<const float *>(inputs[1].data);
   float *y = static_cast<float *>(outputs[0].data);

@@ -93,24 +93,23 @@ int adaptive_avg_pool2d(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *o
 }
 
 // Averages whole images into plain (N, C): mean over (2, 3), and adaptive pooling to one pixel.
-int global_average(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
-                   const ty_attrs *, void *) {
+int global_average(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *,
+                   void *) {
   const int64_t *shape = inputs[0].shape;
   const int64_t channels = shape[1], blocks = (channels + VF - 1) / VF;
   const int64_t pixels = shape[2] * shape[3];
   const float *x = static_cast<const float *>(inputs[0].data);
   float *y = static_cast<float *>(outputs[0].data);
   const vf scale = vset1((float)(1.0 / (double)pixels));
-  ty_parallel(ctx, shape[0] * blocks, BLOCK_GRAIN / (pixels + 1) + 1,
-              [&](int64_t begin, int64_t end, int32_t) {
-                for (int64_t i = begin; i < end; ++i) {
-                  const int64_t image = i / blocks, first = i % blocks * VF;
-                  const vf sum = window_sum(x + i * pixels * VF, shape[3], {0, shape[2]},
-                                            {0, shape[3]});
-                  vstore_tail(y + image * channels + first, vmul(sum, scale),
-                              vtail_of(channels - first));
-                }
-              });
+  ty_parallel(
+      ctx, shape[0] * blocks, BLOCK_GRAIN / (pixels + 1) + 1,
+      [&](int64_t begin, int64_t end, int32_t) {
+        for (int64_t i = begin; i < end; ++i) {
+          const int64_t image = i / blocks, first = i % blocks * VF;
+          const vf sum = window_sum(x + i * pixels * VF, shape[3], {0, shape[2]}, {0, shape[3]});
+          vstore_tail(y + image * channels + first, vmul(sum, scale), vtail_of(channels - first));
+        }
+      });
   return 0;
 }
 

@@ -12,7 +12,7 @@ double sqrt(double);
 namespace TY_ISA {
 namespace {
 
-static constexpr int64_t LANES = 16;        // blocks computed side by side
+static constexpr int64_t LANES = 16;         // blocks computed side by side
 static constexpr int64_t WORDS = 4 * LANES;  // words that they give
 
 struct State {
@@ -68,8 +68,8 @@ int for_words(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, in
   return 0;
 }
 
-int philox_bits(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
-                const ty_attrs *raw, void *) {
+int philox_bits(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *raw,
+                void *) {
   uint32_t *y = static_cast<uint32_t *>(outputs[0].data);
   return for_words(ctx, inputs, outputs, reinterpret_cast<const ty_philox_bits_attrs *>(raw)->skip,
                    1, [&](const uint32_t *words, int64_t at, int64_t n) {
@@ -106,18 +106,17 @@ template <class T>
 int normal(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *raw,
            void *) {
   T *y = static_cast<T *>(outputs[0].data);
-  return for_words(ctx, inputs, outputs,
-                   reinterpret_cast<const ty_philox_normal_attrs *>(raw)->skip, 1,
-                   [&](const uint32_t *words, int64_t at, int64_t n) {
-                     for (int64_t i = 0; i < n; i += 2) {
-                       const double u = ((double)words[i] + 0.5) * 0x1p-32;
-                       const double angle =
-                           2.0 * 3.141592653589793 * ((double)words[i + 1] * 0x1p-32);
-                       const double radius = sqrt(-2.0 * log(u));
-                       y[at + i] = (T)(radius * cos(angle));
-                       if (i + 1 < n) y[at + i + 1] = (T)(radius * sin(angle));
-                     }
-                   });
+  return for_words(
+      ctx, inputs, outputs, reinterpret_cast<const ty_philox_normal_attrs *>(raw)->skip, 1,
+      [&](const uint32_t *words, int64_t at, int64_t n) {
+        for (int64_t i = 0; i < n; i += 2) {
+          const double u = ((double)words[i] + 0.5) * 0x1p-32;
+          const double angle = 2.0 * 3.141592653589793 * ((double)words[i + 1] * 0x1p-32);
+          const double radius = sqrt(-2.0 * log(u));
+          y[at + i] = (T)(radius * cos(angle));
+          if (i + 1 < n) y[at + i + 1] = (T)(radius * sin(angle));
+        }
+      });
 }
 
 }  // namespace

@@ -9,11 +9,11 @@ namespace {
 #define TY_MEMBER inline __attribute__((always_inline))
 
 // kernels/reduction.py sizes the workspace by these numbers.
-static constexpr int64_t TILE = 256;             // columns that are reduced side by side
-static constexpr int64_t SPLIT_SIZE = 131072;    // elements below which one output is one piece
-static constexpr int64_t SPLIT_UNITS = 8;        // outputs from which on no output is cut
-static constexpr int64_t PIECE = 32768;          // elements of a piece
-static constexpr int64_t MOST_PIECES = 64;       // of one output
+static constexpr int64_t TILE = 256;           // columns that are reduced side by side
+static constexpr int64_t SPLIT_SIZE = 131072;  // elements below which one output is one piece
+static constexpr int64_t SPLIT_UNITS = 8;      // outputs from which on no output is cut
+static constexpr int64_t PIECE = 32768;        // elements of a piece
+static constexpr int64_t MOST_PIECES = 64;     // of one output
 static constexpr int64_t REDUCE_GRAIN = 16384;
 
 // The input with axes of extent 1 dropped and neighbours of one kind merged.
@@ -173,11 +173,11 @@ struct Multiplying {
 // Start values of max and min; a result without elements is refused by the op's inference.
 template <class T>
 struct Limits;
-#define TY_LIMITS(T, low, high)       \
-  template <>                         \
-  struct Limits<T> {                  \
-    static T least() { return low; }  \
-    static T most() { return high; }  \
+#define TY_LIMITS(T, low, high)      \
+  template <>                        \
+  struct Limits<T> {                 \
+    static T least() { return low; } \
+    static T most() { return high; } \
   };
 TY_LIMITS(int32_t, INT32_MIN, INT32_MAX)
 TY_LIMITS(int64_t, INT64_MIN, INT64_MAX)

@@ -84,9 +84,9 @@ TY_INLINE float floor_quotient(float a, float b) {
   void name##_row(float *out, const float *in, int64_t n) {    \
     map1(out, in, n, [](vf x) -> vf { return (expression); }); \
   }
-#define BINARY(name, expression)                                                              \
-  void name##_row(float *out, const float *a, const float *b, int64_t n, int sa, int sb) {    \
-    map2(out, a, b, n, sa, sb, [](vf x, vf y) -> vf { return (expression); });                \
+#define BINARY(name, expression)                                                           \
+  void name##_row(float *out, const float *a, const float *b, int64_t n, int sa, int sb) { \
+    map2(out, a, b, n, sa, sb, [](vf x, vf y) -> vf { return (expression); });             \
   }
 
 UNARY(abs, vabs(x))
@@ -161,19 +161,19 @@ void pow_row(float *out, const float *a, const float *b, int64_t n, int sa, int 
 }
 
 const UnaryRow unary_rows[] = {
-    abs_row,     neg_row,     sign_row,     floor_row,    ceil_row,        round_row,  square_row,
-    sqrt_row,    rsqrt_row,   reciprocal_row, exp_row,    expm1_row,       log_row,    log1p_row,
-    sin_row,     cos_row,     tan_row,      asin_row,     acos_row,        atan_row,   sinh_row,
-    cosh_row,    tanh_row,    asinh_row,    acosh_row,    atanh_row,       erf_row,    relu_row,
-    relu6_row,   sigmoid_row, hsigmoid_row, hswish_row,   silu_row,        gelu_row,   softplus_row,
-    isnan_row,   isinf_row,   logical_not_row, logical_not_row,  // bitwise_not of a truth value
+    abs_row,   neg_row,     sign_row,        floor_row,       ceil_row,  round_row, square_row,
+    sqrt_row,  rsqrt_row,   reciprocal_row,  exp_row,         expm1_row, log_row,   log1p_row,
+    sin_row,   cos_row,     tan_row,         asin_row,        acos_row,  atan_row,  sinh_row,
+    cosh_row,  tanh_row,    asinh_row,       acosh_row,       atanh_row, erf_row,   relu_row,
+    relu6_row, sigmoid_row, hsigmoid_row,    hswish_row,      silu_row,  gelu_row,  softplus_row,
+    isnan_row, isinf_row,   logical_not_row, logical_not_row,  // bitwise_not of a truth value
 };
 const BinaryRow binary_rows[] = {
-    add_row,         sub_row,         mul_row,        div_row,           floor_div_row,
-    mod_row,         pow_row,         maximum_row,    minimum_row,       atan2_row,
-    logaddexp_row,   equal_row,       not_equal_row,  less_row,          less_equal_row,
+    add_row,         sub_row,           mul_row,         div_row,        floor_div_row,
+    mod_row,         pow_row,           maximum_row,     minimum_row,    atan2_row,
+    logaddexp_row,   equal_row,         not_equal_row,   less_row,       less_equal_row,
     greater_row,     greater_equal_row, logical_and_row, logical_or_row, logical_xor_row,
-    logical_and_row, logical_or_row,  logical_xor_row,  // bitwise ops of truth values
+    logical_and_row, logical_or_row,    logical_xor_row,  // bitwise ops of truth values
 };
 static_assert(sizeof(unary_rows) / sizeof(unary_rows[0]) == TY_EW_ADD, "one row per opcode");
 static_assert(sizeof(binary_rows) / sizeof(binary_rows[0]) == TY_EW_LEFT_SHIFT - TY_EW_ADD,

@@ -28,9 +28,7 @@ TY_INLINE vf vset1(float x) { return _mm512_set1_ps(x); }
 TY_INLINE vf vload(const float *p) { return _mm512_loadu_ps(p); }
 TY_INLINE void vstore(float *p, vf x) { _mm512_storeu_ps(p, x); }
 TY_INLINE void vstream(float *p, vf x) { _mm512_stream_ps(p, x); }  // p is 64-byte aligned
-TY_INLINE vtail vtail_of(int64_t n) {
-  return n >= 16 ? (vtail)0xffff : (vtail)((1u << n) - 1u);
-}
+TY_INLINE vtail vtail_of(int64_t n) { return n >= 16 ? (vtail)0xffff : (vtail)((1u << n) - 1u); }
 TY_INLINE vf vload_tail(const float *p, vtail t) { return _mm512_maskz_loadu_ps(t, p); }
 TY_INLINE void vstore_tail(float *p, vf x, vtail t) { _mm512_mask_storeu_ps(p, t, x); }
 TY_INLINE vm vtail_mask(vtail t) { return t; }
@@ -43,7 +41,7 @@ TY_INLINE vf vsqrt(vf a) { return _mm512_sqrt_ps(a); }
 TY_INLINE vf vfma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }    // a*b + c
 TY_INLINE vf vfnma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); }  // c - a*b
 TY_INLINE vf vfms(vf a, vf b, vf c) { return _mm512_fmsub_ps(a, b, c); }    // a*b - c
-TY_INLINE vf vmax_fast(vf a, vf b) { return _mm512_max_ps(a, b); }  // b where either is NaN
+TY_INLINE vf vmax_fast(vf a, vf b) { return _mm512_max_ps(a, b); }          // b where either is NaN
 TY_INLINE vf vmin_fast(vf a, vf b) { return _mm512_min_ps(a, b); }
 
 TY_INLINE vf vand(vf a, vf b) { return _mm512_and_ps(a, b); }

@@ -194,8 +194,7 @@ void gradient_columns(const float *y, const float *g, float *dx, int64_t rows, i
     }
     for (int64_t r = 0; r < rows; ++r) {
       const vf out = vload_tail(y + r * stride + i, t), grad = vload_tail(g + r * stride + i, t);
-      const vf result =
-          logarithm ? vfnma(vexp(out), total, grad) : vmul(out, vsub(grad, total));
+      const vf result = logarithm ? vfnma(vexp(out), total, grad) : vmul(out, vsub(grad, total));
       vstore_tail(dx + r * stride + i, result, t);
     }
   }
@@ -272,8 +271,8 @@ int32_t arg_row(const T *x, int64_t n) {
 }
 
 template <class T, bool Max, class Attrs>
-int arg_extreme(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
-                const ty_attrs *raw, void *) {
+int arg_extreme(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *raw,
+                void *) {
   const int64_t axis = reinterpret_cast<const Attrs *>(raw)->axis;
   const Axes a = axes_of(inputs[0], axis, axis);
   const T *x = static_cast<const T *>(inputs[0].data);
@@ -335,19 +334,20 @@ int cumulate(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, con
 }  // namespace
 }  // namespace TY_ISA
 
-#define ARG(T, types)                                                                     \
-  TY_KERNEL((arg_extreme<T, true, ty_argmax_attrs>), "argmax_" types, "axis"),            \
+#define ARG(T, types)                                                          \
+  TY_KERNEL((arg_extreme<T, true, ty_argmax_attrs>), "argmax_" types, "axis"), \
       TY_KERNEL((arg_extreme<T, false, ty_argmin_attrs>), "argmin_" types, "axis")
-#define CUMULATE(T, A, types)                                                             \
-  TY_KERNEL((cumulate<T, A, false, ty_cumsum_attrs>), "cumsum_" types, "axis"),           \
+#define CUMULATE(T, A, types)                                                   \
+  TY_KERNEL((cumulate<T, A, false, ty_cumsum_attrs>), "cumsum_" types, "axis"), \
       TY_KERNEL((cumulate<T, A, true, ty_cumprod_attrs>), "cumprod_" types, "axis")
 
-TY_EXPORT_KERNELS(
-    softmax, TY_KERNEL((softmax<false, ty_softmax_attrs>), "softmax_f32", "axis"),
-    TY_KERNEL((softmax<true, ty_log_softmax_attrs>), "log_softmax_f32", "axis"),
-    TY_KERNEL((softmax_backward<false, ty_softmax_backward_attrs>), "softmax_backward_f32", "axis"),
-    TY_KERNEL((softmax_backward<true, ty_log_softmax_backward_attrs>), "log_softmax_backward_f32",
-              "axis"),
-    TY_KERNEL(logsumexp, "logsumexp_f32", "axis"), ARG(float, "f32"), ARG(int32_t, "i32"),
-    ARG(int64_t, "i64"), ARG(uint8_t, "u8"), CUMULATE(float, double, "f32"),
-    CUMULATE(int32_t, uint32_t, "i32"), CUMULATE(int64_t, uint64_t, "i64"))
+TY_EXPORT_KERNELS(softmax, TY_KERNEL((softmax<false, ty_softmax_attrs>), "softmax_f32", "axis"),
+                  TY_KERNEL((softmax<true, ty_log_softmax_attrs>), "log_softmax_f32", "axis"),
+                  TY_KERNEL((softmax_backward<false, ty_softmax_backward_attrs>),
+                            "softmax_backward_f32", "axis"),
+                  TY_KERNEL((softmax_backward<true, ty_log_softmax_backward_attrs>),
+                            "log_softmax_backward_f32", "axis"),
+                  TY_KERNEL(logsumexp, "logsumexp_f32", "axis"), ARG(float, "f32"),
+                  ARG(int32_t, "i32"), ARG(int64_t, "i64"), ARG(uint8_t, "u8"),
+                  CUMULATE(float, double, "f32"), CUMULATE(int32_t, uint32_t, "i32"),
+                  CUMULATE(int64_t, uint64_t, "i64"))

@@ -8,7 +8,7 @@ namespace TY_ISA {
 namespace {
 
 static constexpr int64_t SORT_GRAIN = 4096;
-static constexpr int64_t SMALL = 48;  // from here down insertion beats radix
+static constexpr int64_t SMALL = 48;   // from here down insertion beats radix
 static constexpr int64_t SELECT = 16;  // results up to which selection beats sorting
 
 // NaN is the largest key and both zeros are one.

@@ -200,21 +200,20 @@ inline void copy_transposed(const ty_ctx *ctx, const Strided &s, int row, const 
   const int64_t bands = (rows + TRANSPOSE_TILE - 1) / TRANSPOSE_TILE;
   const int64_t outer = volume(s) / (rows * columns);
   const int64_t weight = columns * (rows < TRANSPOSE_TILE ? rows : TRANSPOSE_TILE);
-  ty_parallel(ctx, outer * bands, COPY_GRAIN / weight + 1,
-              [&](int64_t begin, int64_t end, int32_t) {
-                for (int64_t i = begin; i < end; ++i) {
-                  const int64_t r = i % bands * TRANSPOSE_TILE;
-                  const int64_t high = rows - r < TRANSPOSE_TILE ? rows - r : TRANSPOSE_TILE;
-                  int64_t a, b;
-                  offsets_of(s, i / bands, row, last, &a, &b);
-                  for (int64_t c = 0; c < columns; c += TRANSPOSE_TILE) {
-                    const int64_t wide =
-                        columns - c < TRANSPOSE_TILE ? columns - c : TRANSPOSE_TILE;
-                    transpose_tile(from + a + r + c * s.from[last], s.from[last],
-                                   to + b + r * s.to[row] + c, s.to[row], high, wide);
-                  }
-                }
-              });
+  ty_parallel(
+      ctx, outer * bands, COPY_GRAIN / weight + 1, [&](int64_t begin, int64_t end, int32_t) {
+        for (int64_t i = begin; i < end; ++i) {
+          const int64_t r = i % bands * TRANSPOSE_TILE;
+          const int64_t high = rows - r < TRANSPOSE_TILE ? rows - r : TRANSPOSE_TILE;
+          int64_t a, b;
+          offsets_of(s, i / bands, row, last, &a, &b);
+          for (int64_t c = 0; c < columns; c += TRANSPOSE_TILE) {
+            const int64_t wide = columns - c < TRANSPOSE_TILE ? columns - c : TRANSPOSE_TILE;
+            transpose_tile(from + a + r + c * s.from[last], s.from[last],
+                           to + b + r * s.to[row] + c, s.to[row], high, wide);
+          }
+        }
+      });
 }
 
 template <class T>

@@ -45,20 +45,19 @@ void run_tile(const TileArgs *t) {
 }
 
 #define TILE_PAIR(kind, halves, rows) \
-  { run_tile<kind, halves, rows, 1>, run_tile<kind, halves, rows, 2> }
-#define TILE_SIX(kind)                                                           \
-  TILE_PAIR(kind, 1, 1), TILE_PAIR(kind, 1, 2), TILE_PAIR(kind, 1, 3),           \
-      TILE_PAIR(kind, 1, 4), TILE_PAIR(kind, 1, 5), TILE_PAIR(kind, 1, 6)
-#define TILE_HALVES_SIX(kind) \
-  TILE_PAIR(kind, 2, 2), TILE_PAIR(kind, 2, 4), TILE_PAIR(kind, 2, 6)
+  {run_tile<kind, halves, rows, 1>, run_tile<kind, halves, rows, 2>}
+#define TILE_SIX(kind)                                                                        \
+  TILE_PAIR(kind, 1, 1), TILE_PAIR(kind, 1, 2), TILE_PAIR(kind, 1, 3), TILE_PAIR(kind, 1, 4), \
+      TILE_PAIR(kind, 1, 5), TILE_PAIR(kind, 1, 6)
+#define TILE_HALVES_SIX(kind) TILE_PAIR(kind, 2, 2), TILE_PAIR(kind, 2, 4), TILE_PAIR(kind, 2, 6)
 #if TY_VF == 16
-#define TILE_ALL(kind)                                                        \
-  TILE_SIX(kind), TILE_PAIR(kind, 1, 7), TILE_PAIR(kind, 1, 8),               \
-      TILE_PAIR(kind, 1, 9), TILE_PAIR(kind, 1, 10), TILE_PAIR(kind, 1, 11),  \
-      TILE_PAIR(kind, 1, 12), TILE_PAIR(kind, 1, 13), TILE_PAIR(kind, 1, 14)
-#define TILE_HALVES(kind)                                                        \
-  TILE_HALVES_SIX(kind), TILE_PAIR(kind, 2, 8), TILE_PAIR(kind, 2, 10),          \
-      TILE_PAIR(kind, 2, 12), TILE_PAIR(kind, 2, 14)
+#define TILE_ALL(kind)                                                                 \
+  TILE_SIX(kind), TILE_PAIR(kind, 1, 7), TILE_PAIR(kind, 1, 8), TILE_PAIR(kind, 1, 9), \
+      TILE_PAIR(kind, 1, 10), TILE_PAIR(kind, 1, 11), TILE_PAIR(kind, 1, 12),          \
+      TILE_PAIR(kind, 1, 13), TILE_PAIR(kind, 1, 14)
+#define TILE_HALVES(kind)                                                                       \
+  TILE_HALVES_SIX(kind), TILE_PAIR(kind, 2, 8), TILE_PAIR(kind, 2, 10), TILE_PAIR(kind, 2, 12), \
+      TILE_PAIR(kind, 2, 14)
 #else
 #define TILE_ALL(kind) TILE_SIX(kind)
 #define TILE_HALVES(kind) TILE_HALVES_SIX(kind)

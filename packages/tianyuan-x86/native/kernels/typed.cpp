@@ -28,15 +28,15 @@ constexpr bool is_signed() {
 }
 
 #define TY_INLINE_MEMBER inline __attribute__((always_inline))
-#define OPERATION(Name, ...)                 \
-  struct Name {                              \
-    template <class T>                       \
+#define OPERATION(Name, ...)                    \
+  struct Name {                                 \
+    template <class T>                          \
     static TY_INLINE_MEMBER auto of(T a, T b) { \
-      typedef typename Wide<T>::type W;      \
-      (void)sizeof(W);                       \
-      (void)b;                               \
-      __VA_ARGS__                            \
-    }                                        \
+      typedef typename Wide<T>::type W;         \
+      (void)sizeof(W);                          \
+      (void)b;                                  \
+      __VA_ARGS__                               \
+    }                                           \
   };
 
 OPERATION(Add, return (T)((W)a + (W)b);)

@@ -12,9 +12,7 @@ static constexpr int64_t UPDATE_GRAIN = 16384;
 TY_INLINE const float *input(const ty_tensor *inputs, int i) {
   return static_cast<const float *>(inputs[i].data);
 }
-TY_INLINE float *output(ty_tensor *outputs, int i) {
-  return static_cast<float *>(outputs[i].data);
-}
+TY_INLINE float *output(ty_tensor *outputs, int i) { return static_cast<float *>(outputs[i].data); }
 
 // inputs: param, grad, lr, [velocity]; outputs: param, [velocity]
 int sgd_update(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *raw,
@@ -44,8 +42,8 @@ int sgd_update(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, c
 }
 
 // inputs: param, grad, m, v, step, lr; outputs: param, m, v
-int adam_update(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
-                const ty_attrs *raw, void *) {
+int adam_update(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *raw,
+                void *) {
   const auto *attrs = reinterpret_cast<const ty_adam_update_attrs *>(raw);
   const float *p = input(inputs, 0), *g = input(inputs, 1), *m = input(inputs, 2);
   const float *v = input(inputs, 3);

@@ -28,8 +28,8 @@ TY_INLINE vm viszero(vf a) { return veq(a, vzero()); }
 
 // x = n ln2 + r with |r| <= ln2 / 2; returns (e^r - 1 - r) / r^2.
 TY_INLINE vf exp_reduce(vf x, vf *n, vf *r) {
-  static const float c[] = {0.5f,           0.166666672f,   0.0416662693f,
-                            0.00833326485f, 0.001394619f,   0.000199179733f};
+  static const float c[] = {0.5f,           0.166666672f, 0.0416662693f,
+                            0.00833326485f, 0.001394619f, 0.000199179733f};
   *n = vround(vmul(x, vset1(1.44269504f)));
   *r = vfnma(*n, vset1(-2.12194440e-4f), vfnma(*n, vset1(0.693359375f), x));
   return vpoly(*r, c, 5);
@@ -64,8 +64,8 @@ TY_INLINE vf vexpm1(vf x) {
 
 // 1 ulp.
 TY_INLINE vf vlog(vf x) {
-  static const float c[] = {0.333333105f, -0.249999866f, 0.200022265f, -0.16669251f, 0.142186582f,
-                            -0.123843484f, 0.118729763f, -0.117898077f, 0.0691536814f};
+  static const float c[] = {0.333333105f,  -0.249999866f, 0.200022265f,  -0.16669251f, 0.142186582f,
+                            -0.123843484f, 0.118729763f,  -0.117898077f, 0.0691536814f};
   vm tiny = vlt(x, vset1(1.17549435e-38f));
   vf scaled = vselect(tiny, vmul(x, vset1(8388608.0f)), x);
   // Mantissa into [sqrt(1/2), sqrt(2)): subtracting its bits carries into the exponent.
@@ -117,7 +117,7 @@ TY_INLINE vf vsigmoid(vf x) {
 TY_INLINE vf verf(vf x) {
   static const float inner[] = {0.128379151f,   -0.376124948f,  0.112818025f,
                                 -0.0267655663f, 0.00499098003f, -0.000597689359f};
-  static const float outer[] = {0.000170552026f, -0.129495159f,   -0.633386672f,  -0.108236618f,
+  static const float outer[] = {0.000170552026f, -0.129495159f,   -0.633386672f,   -0.108236618f,
                                 0.0250914972f,   -0.00416052714f, 0.000432303001f, -2.0909556e-05f};
   vf t = vmin_fast(vset1(4.0f), vabs(x)), z = vmul(x, x);
   vf near = vfma(x, vpoly(z, inner, 5), x);
@@ -163,9 +163,7 @@ TY_INLINE vf sin_quadrant(vf x, int quadrant_shift) {
   return vxor(y, sign);
 }
 
-TY_INLINE bool any_beyond_reduction(vf x) {
-  return vm_bits(vgt(vabs(x), vset1(16384.0f))) != 0;
-}
+TY_INLINE bool any_beyond_reduction(vf x) { return vm_bits(vgt(vabs(x), vset1(16384.0f))) != 0; }
 
 TY_INLINE vf vsin(vf x) {
   if (__builtin_expect(any_beyond_reduction(x), 0)) return vlanes(sinf, x);
@@ -182,9 +180,7 @@ TY_INLINE vf vrelu(vf x) { return vmax_fast(vzero(), x); }
 TY_INLINE vf vclip(vf x, float low, float high) {
   return vmin_fast(vset1(high), vmax_fast(vset1(low), x));
 }
-TY_INLINE vf vhsigmoid(vf x) {
-  return vdiv(vclip(vadd(x, vset1(3.0f)), 0.0f, 6.0f), vset1(6.0f));
-}
+TY_INLINE vf vhsigmoid(vf x) { return vdiv(vclip(vadd(x, vset1(3.0f)), 0.0f, 6.0f), vset1(6.0f)); }
 TY_INLINE vf vsoftplus(vf x) { return vadd(vrelu(x), vlog1p(vexp(vneg(vabs(x))))); }
 
 // x Phi(x) by erf: 3 ulp above zero, 2e-7 absolute below, where 1 + erf cancels.

@@ -10,9 +10,9 @@
 namespace TY_ISA {
 
 enum { WALK_INPUTS = 24 };
-static constexpr int64_t BLOCK = 1024;    // elements of a block: a few of them fill half of L1
-static constexpr int64_t ROW_MIN = 256;   // rows from here on are walked without copying
-static constexpr int64_t GRAIN = 16384;   // least elements worth a thread
+static constexpr int64_t BLOCK = 1024;   // elements of a block: a few of them fill half of L1
+static constexpr int64_t ROW_MIN = 256;  // rows from here on are walked without copying
+static constexpr int64_t GRAIN = 16384;  // least elements worth a thread
 
 struct Walk {
   int ndim;
@@ -145,8 +145,8 @@ static inline View<T> walk_view(const Walk &w, int k, const T *src, int64_t begi
 static inline ty_tensor flat_blocks(const ty_tensor &image) {
   ty_tensor flat = image;
   flat.ndim = 1;
-  flat.shape[0] = image.shape[0] * ((image.shape[1] + VF - 1) / VF * VF) * image.shape[2] *
-                  image.shape[3];
+  flat.shape[0] =
+      image.shape[0] * ((image.shape[1] + VF - 1) / VF * VF) * image.shape[2] * image.shape[3];
   return flat;
 }
 

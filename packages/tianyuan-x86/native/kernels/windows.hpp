@@ -28,9 +28,8 @@ struct Pooling {
   int64_t inputs() const { return h.size * w.size; }
   int64_t outputs() const { return h.outputs * w.outputs; }
   float scale(Span rows, Span columns) const {
-    const int64_t count = whole_divisor
-                              ? h.kernel * w.kernel
-                              : (rows.end - rows.begin) * (columns.end - columns.begin);
+    const int64_t count = whole_divisor ? h.kernel * w.kernel
+                                        : (rows.end - rows.begin) * (columns.end - columns.begin);
     return (float)(1.0 / (double)count);
   }
 };
@@ -55,8 +54,8 @@ static inline Pooling pooling_of(const ty_tensor &x, const ty_tensor &y, const i
 }
 
 // The pooling that an op's attributes describe; x is the full value, y the pooled one.
-#define TY_FIXED_POOLING(attrs, x, y)                                                   \
-  pooling_of(x, y, TY_INTS(attrs, (attrs)->kernel), TY_INTS(attrs, (attrs)->stride),    \
+#define TY_FIXED_POOLING(attrs, x, y)                                                \
+  pooling_of(x, y, TY_INTS(attrs, (attrs)->kernel), TY_INTS(attrs, (attrs)->stride), \
              TY_INTS(attrs, (attrs)->padding))
 
 }  // namespace TY_ISA
