@@ -40,13 +40,15 @@ class Variant:
     """F(m x m, 3 x 3): its finite interpolation points beside 0, and how far it errs.
 
     ``tolerance`` bounds the error over the largest magnitude of the result; ``vector`` is how many
-    seconds a vector of a tile takes through a transform.
+    seconds a vector of a tile takes through a transform, ``handicap`` by how much faster it must be
+    for its larger error and weights to be worth it.
     """
 
     m: int
     points: tuple[float, ...]
     tolerance: float
     vector: float
+    handicap: float = 1.0
 
     @property
     def name(self) -> str:
@@ -76,7 +78,7 @@ class Variant:
 VARIANTS = (
     Variant(2, (1.0,), 3e-6, 1.2e-9),
     Variant(4, (0.5**0.5, 2.0**0.5), 1.5e-5, 1.2e-9),
-    Variant(6, (1.0, 0.5, 2.0), 8e-5, 1.8e-9),
+    Variant(6, (1.0, 0.5, 2.0), 8e-5, 1.8e-9, 1.08),
 )
 
 
@@ -198,7 +200,8 @@ def _cost(variant: Variant, lanes: int, call: Call) -> float:
     weights = 4.0 * variant.frequencies * p.c_blocks * p.o_blocks * lanes**2 / _WEIGHTS
     vectors = p.tiles * variant.frequencies * 2.0 * (p.c_blocks + p.o_blocks)
     longer, shorter = max(products, weights), min(products, weights)
-    return _START + (longer + _HIDDEN * shorter + vectors * variant.vector) / threads
+    seconds = longer + _HIDDEN * shorter + vectors * variant.vector
+    return _START + variant.handicap * seconds / threads
 
 
 def _epilogue_form(unbiased: bool, call: Call) -> str | None:
