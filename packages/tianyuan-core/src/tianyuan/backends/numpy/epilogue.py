@@ -12,11 +12,7 @@ from .special import erf
 
 def compute_dtype(dtype: np.dtype) -> np.dtype:
     """Return the dtype to compute in: float32 for the 16-bit floats, which BLAS lacks."""
-    return (
-        np.dtype(np.float32)
-        if dtype.itemsize == 2 and dtype.kind not in "iu"
-        else dtype
-    )
+    return np.dtype(np.float32) if dtype.itemsize == 2 and dtype.kind not in "iu" else dtype
 
 
 def widened(array: np.ndarray) -> np.ndarray:
@@ -70,9 +66,7 @@ _ACTIVATIONS: dict[str, Callable[[np.ndarray], None]] = {
 }
 
 
-def finish(
-    y: np.ndarray, extra: Sequence[np.ndarray], attrs: Any, channel_axis: int
-) -> None:
+def finish(y: np.ndarray, extra: Sequence[np.ndarray], attrs: Any, channel_axis: int) -> None:
     """Add bias and residual to ``y`` and apply the activation, in place.
 
     Args:
