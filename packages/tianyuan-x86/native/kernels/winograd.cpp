@@ -253,8 +253,7 @@ void run(const ty_ctx *ctx, Wino *w, float *workspace) {
         const int64_t first = block * w->block, count = count_of(block);
         const int64_t items = ceil_div(count, w->rows) * w->c_blocks;
         for (int64_t at = 0; at < items; ++at) run_inputs<M>(*w, first, count, at, v);
-        for (int64_t pair = 0; pair < pairs; ++pair)
-          run_outputs<M>(*w, v, first, count, pair, m);
+        for (int64_t pair = 0; pair < pairs; ++pair) run_outputs<M>(*w, v, first, count, pair, m);
       }
     });
     return;
@@ -281,8 +280,8 @@ Wino wino_of(const ty_tensor *inputs, const ty_tensor *outputs) {
 }
 
 template <int M>
-int run_plain(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
-              const ty_attrs *attrs, void *workspace) {
+int run_plain(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *attrs,
+              void *workspace) {
   const ty_conv2d_attrs *a = reinterpret_cast<const ty_conv2d_attrs *>(attrs);
   Wino w = wino_of(inputs, outputs);
   w.s = conv_shape(*a, inputs[0].shape, inputs[1].shape, outputs[0].shape);
@@ -291,8 +290,8 @@ int run_plain(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
 }
 
 template <int M>
-int run_fused(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
-              const ty_attrs *attrs, void *workspace) {
+int run_fused(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *attrs,
+              void *workspace) {
   const ty_conv2d_fused_attrs *a = reinterpret_cast<const ty_conv2d_fused_attrs *>(attrs);
   Wino w = wino_of(inputs, outputs);
   w.s = conv_shape(*a, inputs[0].shape, inputs[1].shape, outputs[0].shape);

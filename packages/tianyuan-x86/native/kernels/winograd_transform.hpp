@@ -96,8 +96,7 @@ constexpr Powers<M> powers_of() {
   Powers<M> found = {};
   for (int i = 0; i < Points<M>::PAIRS; ++i) {
     double power = 1.0;
-    for (int k = 0; k < M; ++k, power *= Points<M>::p[i])
-      found.p[i][k] = static_cast<float>(power);
+    for (int k = 0; k < M; ++k, power *= Points<M>::p[i]) found.p[i][k] = static_cast<float>(power);
   }
   return found;
 }
