@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -14,7 +13,7 @@ from . import plugins
 _ROOT = f"{__package__}."
 
 
-class _Loader(Loader):
+class _Loader:
     """Hands out a module that is imported under its own name."""
 
     def __init__(self, target: str) -> None:
@@ -31,14 +30,15 @@ class _Loader(Loader):
         module.__spec__ = self._spec
 
 
-class _Finder(MetaPathFinder):
+# The import system asks for methods, not for importlib.abc's classes, which are slow to import.
+class _Finder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if not fullname.startswith(_ROOT):
             return None
         found = plugins.namespaces().get(fullname[len(_ROOT) :])
-        return None if found is None else ModuleSpec(fullname, _Loader(found))
+        return None if found is None else ModuleSpec(fullname, _Loader(found))  # type: ignore[arg-type]
 
 
 def install() -> None:

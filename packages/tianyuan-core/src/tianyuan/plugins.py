@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import traceback
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import metadata
 from typing import Any
 
 import pluggy
 
 from . import hookspecs, registry
 from .device import device_kind
+from .discovery import entry_points
 from .errors import PluginError
 from .locks import ForkSafeLock
 from .plugin import API
@@ -115,13 +115,8 @@ def discover() -> None:
     """
     registry.set_loader(ensure_kernels, reason_of)
     wanted = allowed()
-    for entry in sorted(_entry_points(), key=lambda entry: entry.name):
-        dist = entry.dist
-        record = PluginRecord(
-            entry.name,
-            dist.metadata["Name"] if dist else "?",
-            dist.version if dist else "?",
-        )
+    for entry in sorted(entry_points(GROUP), key=lambda entry: entry.name):
+        record = PluginRecord(entry.name, entry.distribution, entry.version)
         known = _records.get(entry.name)
         if known is not None:
             if known.distribution == record.distribution:
@@ -152,10 +147,6 @@ def quarantine_unloaded(record: PluginRecord, reason: str) -> None:
     if strict():
         raise PluginError(message)
     warnings.warn(message, PluginWarning, stacklevel=3)
-
-
-def _entry_points() -> Iterable[metadata.EntryPoint]:
-    return metadata.entry_points(group=GROUP)
 
 
 def load(record: PluginRecord, importer: Callable[[], Any]) -> None:

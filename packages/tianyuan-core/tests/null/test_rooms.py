@@ -12,7 +12,7 @@ SOURCE = Path(tianyuan.__file__).parent
 
 # Ground floor first: a room imports only rooms above it in this list, and itself.
 ROOMS = (
-    ("errors", "dtypes", "shapes", "device", "records", "locks", "config", "_version"),
+    ("errors", "dtypes", "shapes", "device", "records", "locks", "discovery", "config", "_version"),
     ("op", "kernel"),
     ("abi", "registry"),
     ("ops",),
