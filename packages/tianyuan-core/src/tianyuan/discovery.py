@@ -1,7 +1,7 @@
 """Find the plugins that installed distributions name, by reading two of their files.
 
 Importing ``importlib.metadata`` would take a third of numpy's own import time. What is needed of it
-is little: the lines of one group in ``entry_points.txt``, and two lines of ``METADATA``, both formats
+is little: the lines of one group in ``entry_points.txt``, and two of ``METADATA``, both formats
 fixed by the Python packaging specifications (entry points; core metadata).
 """
 
