@@ -29,8 +29,9 @@ tensor = Tensor
 # Loaded on first use, so that a deployed model does not pay for what it does not need.
 _LAZY = frozenset(
     {
-        "autodiff", "cli", "config", "data", "functional", "graph", "jit", "module", "optimizer",
-        "onnx", "random", "serialization", "testing", "torch", "utils",
+        "amp", "autodiff", "cli", "config", "data", "distributed", "distributions", "dtr",
+        "functional", "graph", "hub", "jit", "logger", "module", "onnx", "optimizer", "random",
+        "serialization", "testing", "tools", "torch", "traced_module", "utils", "vision",
     }
 )  # fmt: skip
 

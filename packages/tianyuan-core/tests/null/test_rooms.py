@@ -12,7 +12,18 @@ SOURCE = Path(tianyuan.__file__).parent
 
 # Ground floor first: a room imports only rooms above it in this list, and itself.
 ROOMS = (
-    ("errors", "dtypes", "shapes", "device", "records", "locks", "discovery", "config", "_version"),
+    (
+        "errors",
+        "dtypes",
+        "shapes",
+        "device",
+        "records",
+        "locks",
+        "discovery",
+        "config",
+        "logger",
+        "_version",
+    ),
     ("op", "kernel"),
     ("abi", "registry"),
     ("ops",),
@@ -21,9 +32,11 @@ ROOMS = (
     ("imperative",),
     ("graph",),
     ("autodiff", "jit"),
-    ("functional", "random"),
-    ("module", "optimizer", "data", "serialization", "amp", "hub", "utils", "distributed"),
-    ("onnx", "torch", "vision"),
+    ("functional", "random", "amp", "dtr"),
+    ("distributions", "distributed"),
+    ("module", "optimizer", "data", "serialization", "hub", "utils"),
+    ("onnx", "torch", "vision", "traced_module"),
+    ("tools",),
     ("testing",),
     ("cli",),
 )
