@@ -76,8 +76,45 @@ def test_steps_are_pytorchs(name: str) -> None:
     params = _parameters()
     leaves = _mirror(params)
     mine, theirs = PAIRS[name][0](params), PAIRS[name][1](leaves)
-    for step in range(6):
+    for step in range(20):
         _step(mine, params, Tensor, step)
+        _step(theirs, leaves, torch.tensor, step)
+        _agree(params, leaves)
+
+
+_GROUPS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "SGD": ({"lr": 0.1, "momentum": 0.5}, {"momentum": 0.9, "nesterov": True, "lr": 0.02}),
+    "Adam": ({"lr": 0.01}, {"betas": (0.5, 0.9), "weight_decay": 0.1}),
+    "AdamW": ({"lr": 0.01}, {"lr": 0.05, "weight_decay": 0.3, "eps": 1e-4}),
+    "Adagrad": ({"lr": 0.1}, {"lr_decay": 0.3, "weight_decay": 0.1}),
+    "Adadelta": ({"lr": 0.5}, {"rho": 0.6, "eps": 1e-4}),
+}
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("name", _GROUPS)
+def test_groups_take_pytorchs_steps(name: str, traced: bool) -> None:
+    params = _parameters()
+    leaves = _mirror(params)
+    usual, own = _GROUPS[name]
+
+    def grouped(ones: list[Any]) -> list[dict[str, Any]]:
+        return [{"params": ones[:1]}, {"params": ones[1:], **own}]
+
+    mine = getattr(optim, name)(grouped(params), **usual)
+    theirs = getattr(TO, name)(grouped(leaves), **usual)
+
+    def update(*grads: Tensor) -> None:
+        for param, grad in zip(params, grads, strict=True):
+            param.grad = grad
+        mine.step().clear_grad()
+
+    run = trace(update) if traced else update
+    for step in range(20):
+        if step in (5, 12):
+            for group in (*mine.param_groups, *theirs.param_groups):
+                group["lr"] *= 0.5
+        run(*map(Tensor, _gradients(step)))
         _step(theirs, leaves, torch.tensor, step)
         _agree(params, leaves)
 
@@ -122,6 +159,69 @@ def test_traced_step_follows_other_hyperparameters() -> None:
         update(*map(Tensor, _gradients(step)))
         _step(theirs, leaves, torch.tensor, step)
         _agree(params, leaves)
+
+
+def _lamb(
+    param: np.ndarray, grads: list[np.ndarray], lr: float, decay: float, correct: bool, always: bool
+) -> np.ndarray:
+    """Follow You et al. 2020, algorithm 2, in float64."""
+    p = param.astype(np.float64)
+    m, v = np.zeros_like(p), np.zeros_like(p)
+    for t, g in enumerate(grads, 1):
+        m = 0.8 * m + 0.2 * g.astype(np.float64)
+        v = 0.95 * v + 0.05 * g.astype(np.float64) ** 2
+        first, second = (m / (1 - 0.8**t), v / (1 - 0.95**t)) if correct else (m, v)
+        change = first / (np.sqrt(second) + 1e-8) + decay * p
+        size, length = np.linalg.norm(p), np.linalg.norm(change)
+        adapts = (always or decay > 0) and size > 0 and length > 0
+        p = p - lr * (size / length if adapts else 1.0) * change
+    return p
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.05])
+@pytest.mark.parametrize("correct", [True, False])
+@pytest.mark.parametrize("always", [True, False])
+def test_lamb_follows_its_paper(decay: float, correct: bool, always: bool) -> None:
+    params = _parameters()
+    starts = [param.numpy() for param in params]
+    optimizer = optim.LAMB(params, 0.02, (0.8, 0.95), 1e-8, correct, decay, always)
+    for step in range(20):
+        _step(optimizer, params, Tensor, step)
+    for index, (param, start) in enumerate(zip(params, starts, strict=True)):
+        grads = [_gradients(step)[index] for step in range(20)]
+        want = _lamb(start, grads, 0.02, decay, correct, always)
+        np.testing.assert_allclose(param.numpy(), want, rtol=5e-4, atol=5e-5)
+
+
+def test_lamb_of_float16_keeps_a_master_copy() -> None:
+    half = [Parameter(param.numpy(), dtype="float16") for param in _parameters()]
+    full = [Parameter(param.numpy().astype(np.float32)) for param in half]
+    one, other = optim.LAMBFp16(half, 2e-4), optim.LAMB(full, 2e-4)
+    rounded = Parameter([1.0], dtype="float16")
+    plain = optim.LAMB(rounded, 2e-4)
+    for step in range(20):
+        grads = [grad.astype(np.float16) for grad in _gradients(step)]
+        for params, dtype in ((half, "float16"), (full, "float32")):
+            for param, grad in zip(params, grads, strict=True):
+                param.grad = Tensor(grad, dtype=dtype)
+        rounded.grad = Tensor([1.0], dtype="float16")
+        one.step()
+        other.step()
+        plain.step()
+    for low, high in zip(half, full, strict=True):
+        assert low.dtype == np.float16
+        np.testing.assert_array_equal(low.numpy(), high.numpy().astype(np.float16))
+    assert rounded.item() == 1.0  # what the master copy is for
+    with pytest.raises(StateDictError, match="param_fp32"):
+        one.load_state_dict(plain.state_dict() | {"param_groups": one.state_dict()["param_groups"]})
+
+
+def test_optimisers_leave_gradients_and_broadcasts_to_others() -> None:
+    optimizer = optim.SGD(Parameter([1.0]), 0.1)
+    with pytest.raises(NotImplementedError, match="GradManager"):
+        optimizer.backward(Tensor(1.0))
+    with pytest.raises(NotImplementedError, match="bcast_list_"):
+        optimizer.bcast_param()
 
 
 def test_groups_have_their_own_hyperparameters() -> None:

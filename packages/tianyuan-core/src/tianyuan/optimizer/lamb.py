@@ -1,8 +1,10 @@
-"""LAMB: Adam whose step is scaled to the size of each parameter."""
+"""LAMB: Adam whose step is scaled to the size of each parameter, also for float16 parameters."""
 
 from __future__ import annotations
 
 from typing import Any
+
+import numpy as np
 
 from .. import functional as F
 from ..errors import AttrError
@@ -28,6 +30,12 @@ class LAMB(Optimizer):
 
     Raises:
         AttrError: where a hyper-parameter is out of range.
+
+    >>> from tianyuan import Parameter, Tensor
+    >>> weight = Parameter([3.0, 4.0])
+    >>> weight.grad = Tensor([1.0, 1.0])
+    >>> LAMB(weight, lr=0.1, always_adapt=True).step().param_groups[0]["params"][0].numpy().round(2)
+    array([2.65, 3.65], dtype=float32)
     """
 
     def __init__(
@@ -69,23 +77,65 @@ class LAMB(Optimizer):
     def _update(
         self, param: Tensor, grad: Tensor, state: dict[str, Tensor], group: Group, lr: Tensor
     ) -> None:
-        b1, b2 = map(float, group["betas"])
-        step = state["step"] + 1.0
-        m = state["exp_avg"] * b1 + grad * (1.0 - b1)
-        v = state["exp_avg_sq"] * b2 + SQUARE(grad) * (1.0 - b2)
-        first, second = m, v
-        if group["bias_correction"]:
-            first = m / (1.0 - POW(step.full((), b1), step)).cast(param.dtype)
-            second = v / (1.0 - POW(step.full((), b2), step)).cast(param.dtype)
-        change = first / (SQRT(second) + float(group["eps"]))
-        if group["weight_decay"]:
-            change = change + param * float(group["weight_decay"])
-        if group["weight_decay"] or group["always_adapt"]:
-            change = change * _ratio(param, change)
-        param._reset(param - change * lr.cast(param.dtype))
-        state["exp_avg"]._reset(m)
-        state["exp_avg_sq"]._reset(v)
-        state["step"]._reset(step)
+        param._reset(_step(param, grad, state, group, lr))
+
+
+class LAMBFp16(LAMB):
+    """LAMB for float16 parameters: moments and a master copy of each parameter are float32.
+
+    A step changes the master copy ``param_fp32``, which the parameter then is rounded from, so
+    that changes below float16's resolution add up; so make it after the parameters have got their
+    values. Parameters of float32 need no copy and are treated as by ``LAMB``. Arguments as for
+    ``LAMB``.
+
+    >>> from tianyuan import Parameter, Tensor
+    >>> weight = Parameter([1.0], dtype="float16")
+    >>> optimizer = LAMBFp16(weight, lr=1e-4)
+    >>> for _ in range(20):
+    ...     weight.grad = Tensor([1.0], dtype="float16")
+    ...     _ = optimizer.step()
+    >>> weight.numpy()
+    array([0.998], dtype=float16)
+    """
+
+    def _create_state(self, param: Tensor, group: Group) -> dict[str, Tensor]:
+        master = Tensor(param.numpy().astype(np.float32), device=param.device)
+        state = super()._create_state(master, group)
+        return state if param.dtype == np.float32 else {**state, "param_fp32": master}
+
+    def _update(
+        self, param: Tensor, grad: Tensor, state: dict[str, Tensor], group: Group, lr: Tensor
+    ) -> None:
+        master = state.get("param_fp32")
+        if master is None:
+            super()._update(param, grad, state, group, lr)
+            return
+        master._reset(_step(master, grad.cast("float32"), state, group, lr))
+        param._reset(master.cast(param.dtype))
+
+
+def _step(
+    param: Tensor, grad: Tensor, state: dict[str, Tensor], group: Group, lr: Tensor
+) -> Tensor:
+    """Return a parameter's new value and give its moments theirs."""
+    b1, b2 = map(float, group["betas"])
+    step = state["step"] + 1.0
+    m = state["exp_avg"] * b1 + grad * (1.0 - b1)
+    v = state["exp_avg_sq"] * b2 + SQUARE(grad) * (1.0 - b2)
+    first, second = m, v
+    if group["bias_correction"]:
+        first = m / (1.0 - POW(step.full((), b1), step)).cast(param.dtype)
+        second = v / (1.0 - POW(step.full((), b2), step)).cast(param.dtype)
+    change = first / (SQRT(second) + float(group["eps"]))
+    if group["weight_decay"]:
+        change = change + param * float(group["weight_decay"])
+    if group["weight_decay"] or group["always_adapt"]:
+        change = change * _ratio(param, change)
+    state["exp_avg"]._reset(m)
+    state["exp_avg_sq"]._reset(v)
+    state["step"]._reset(step)
+    result: Tensor = param - change * lr.cast(param.dtype)
+    return result
 
 
 def _ratio(param: Tensor, change: Tensor) -> Tensor:

@@ -118,6 +118,28 @@ class Optimizer(metaclass=ABCMeta):
                     self._update(param, grad.cast(param.dtype), self._state[param], group, lr)
         return self
 
+    def backward(self, loss: Tensor) -> None:
+        """Refuse: gradients come from ``autodiff.GradManager``.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError(
+            "Optimizer.backward: gradients are not the optimiser's, got a loss, expected "
+            "GradManager.backward(loss)"
+        )
+
+    def bcast_param(self) -> None:
+        """Refuse: parameters are made equal by ``distributed.bcast_list_``.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError(
+            "Optimizer.bcast_param: parameters are not sent by the optimiser, expected "
+            "distributed.bcast_list_(parameters)"
+        )
+
     def clear_grad(self) -> Optimizer:
         """Forget every parameter's gradient; return this optimiser."""
         for group in self.param_groups:

@@ -1,18 +1,42 @@
-"""Change learning rates by epoch."""
+"""Decide what every schedule of learning rates has in common: epochs, base rates, going on."""
 
 from __future__ import annotations
 
 from abc import ABCMeta, abstractmethod
-from bisect import bisect_right
-from collections.abc import Iterable
 from typing import Any
 
 from ..errors import AttrError, StateDictError
 from .optimizer import Optimizer
 
 
-class LRScheduler(metaclass=ABCMeta):
-    """Base of all schedules; the first epoch's rates are set at once.
+class Resumable:
+    """Keep and restore the attributes that ``_kept`` names."""
+
+    _kept: tuple[str, ...] = ()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the schedule needs to go on."""
+        return {name: getattr(self, name) for name in self._kept}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what ``state_dict`` returned.
+
+        Raises:
+            StateDictError: where a name is missing or unexpected; nothing has been changed then.
+        """
+        if set(state_dict) != set(self._kept):
+            raise StateDictError(
+                f"{type(self).__name__}.load_state_dict: names differ, got {sorted(state_dict)}, "
+                f"expected {sorted(self._kept)}"
+            )
+        for name in self._kept:
+            setattr(self, name, state_dict[name])
+
+
+class LRScheduler(Resumable, metaclass=ABCMeta):
+    """Base of all schedules by epoch; the first epoch's rates are set at once.
+
+    A subclass defines ``get_lr`` and names in ``_kept`` what ``state_dict`` keeps.
 
     Args:
         optimizer: whose groups' ``lr`` is set.
@@ -21,15 +45,23 @@ class LRScheduler(metaclass=ABCMeta):
 
     Raises:
         AttrError: where the optimiser is none, or goes on without ``initial_lr``.
+
+    >>> from tianyuan import Parameter
+    >>> from tianyuan.optimizer import SGD
+    >>> class Halving(LRScheduler):
+    ...     def get_lr(self):
+    ...         return [base / 2**self.current_epoch for base in self.base_lrs]
+    >>> optimizer = SGD(Parameter([1.0]), lr=1.0)
+    >>> schedule = Halving(optimizer)
+    >>> schedule.step()
+    >>> optimizer.param_groups[0]["lr"]
+    0.5
     """
 
     _kept: tuple[str, ...] = ("current_epoch", "base_lrs")
 
     def __init__(self, optimizer: Optimizer, current_epoch: int = -1) -> None:
-        if not isinstance(optimizer, Optimizer):
-            raise AttrError(
-                f"LRScheduler: not an optimiser, got {type(optimizer).__name__}, expected Optimizer"
-            )
+        check_optimizer("LRScheduler", optimizer)
         for index, group in enumerate(optimizer.param_groups):
             if current_epoch == -1:
                 group.setdefault("initial_lr", group["lr"])
@@ -53,54 +85,21 @@ class LRScheduler(metaclass=ABCMeta):
         for group, lr in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
             group["lr"] = lr
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what the schedule needs to go on."""
-        return {name: getattr(self, name) for name in self._kept}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what ``state_dict`` returned.
-
-        Raises:
-            StateDictError: where a name is missing or unexpected.
-        """
-        if set(state_dict) != set(self._kept):
-            raise StateDictError(
-                f"{type(self).__name__}.load_state_dict: names differ, got {sorted(state_dict)}, "
-                f"expected {sorted(self._kept)}"
-            )
-        for name in self._kept:
-            setattr(self, name, state_dict[name])
+def check_optimizer(op: str, value: Any) -> None:
+    """Raise AttrError where something is no optimiser."""
+    if not isinstance(value, Optimizer):
+        raise AttrError(f"{op}: not an optimiser, got {type(value).__name__}, expected Optimizer")
 
 
-class MultiStepLR(LRScheduler):
-    """Multiply the learning rate by ``gamma`` at each milestone.
-
-    Args:
-        optimizer: whose groups' ``lr`` is set.
-        milestones: epochs, ascending.
-        gamma: factor.
-        current_epoch: the last epoch that ran.
+def per_group(op: str, what: str, value: Any, optimizer: Optimizer) -> list[Any]:
+    """Return one value for each group of an optimiser, from one for all or a list of them.
 
     Raises:
-        AttrError: where the milestones do not ascend.
+        AttrError: where there are not as many values as groups.
     """
-
-    _kept = ("current_epoch", "base_lrs", "milestones", "gamma")
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        milestones: Iterable[int],
-        gamma: float = 0.1,
-        current_epoch: int = -1,
-    ) -> None:
-        self.milestones = list(milestones)
-        if self.milestones != sorted(self.milestones):
-            raise AttrError(f"MultiStepLR: milestones must ascend, got {self.milestones}")
-        self.gamma = gamma
-        super().__init__(optimizer, current_epoch)
-
-    def get_lr(self) -> list[float]:
-        """Return base_lr * gamma^(milestones passed) for each group."""
-        factor = self.gamma ** bisect_right(self.milestones, self.current_epoch)
-        return [base * factor for base in self.base_lrs]
+    count = len(optimizer.param_groups)
+    found = list(value) if isinstance(value, (list, tuple)) else [value] * count
+    if len(found) != count:
+        raise AttrError(f"{op}: {what} does not fit the groups, got {len(found)}, expected {count}")
+    return found
