@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 
-from .device import device_kind
+from . import config
+from .device import device_kind, install_count
 from .dtypes import DType
 from .errors import BackendError, DeviceError, KernelError, PluginError
 from .kernel import Call, DeviceSpec, Kernel, Layout
@@ -131,6 +132,15 @@ def get_device_spec(device: str) -> DeviceSpec:
             f"expected one of {', '.join(sorted(_devices))}"
         )
     return spec
+
+
+def _count_devices(kind: str) -> int:
+    """Return how many devices of a kind the backends serve, loading nothing of them."""
+    spec = _devices.get(kind)
+    return spec.count() if spec is not None else 0
+
+
+install_count(_count_devices)
 
 
 def register_kernels(backend: str, device: str, kernels: Iterable[Kernel]) -> None:
@@ -283,6 +293,8 @@ def supporting(call: Call, device: str = "cpu") -> tuple[list[Kernel], list[tupl
     cap, served, refused = isa_cap(), [], []
     for kernel in candidates(call.op.name, device, chosen_backend()):
         reason = refusal(kernel, call, cap)
+        if reason is None and config.deterministic_kernel and not kernel.reproducible:
+            reason = "not reproducible, which config.deterministic_kernel asks for"
         if reason is None:
             served.append(kernel)
         else:
@@ -297,7 +309,8 @@ def select(call: Call, device: str = "cpu", plain_only: bool = True) -> Selectio
     Raises:
         KernelError: where none serves it; the message names every refusal.
     """
-    key = (call.key, device, chosen_backend(), isa_cap(), plain_only, generation)
+    key = (call.key, device, chosen_backend(), isa_cap(), plain_only, config.setting,
+           generation)  # fmt: skip
     found = _cache.get(key)
     if found is None:
         found = _select(call, device, plain_only)

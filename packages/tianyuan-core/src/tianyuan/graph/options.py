@@ -20,7 +20,8 @@ class Options:
             results are bit-equal; 1 adds the canonical passes; 2 adds fusion and layouts.
         winograd: whether Winograd kernels may serve; ``config.winograd`` unless given.
         policy: ``heuristic`` chooses by estimated cost, ``profile`` by measured time;
-            ``reproducible`` leaves out kernels whose result depends on thread count or batch.
+            ``reproducible`` leaves out kernels whose result depends on thread count or batch;
+            as ``config`` says unless given.
         threads: how many threads the program is planned for.
 
     Raises:
@@ -29,7 +30,7 @@ class Options:
 
     level: int = 2
     winograd: bool = field(default_factory=lambda: config.winograd)
-    policy: str = HEURISTIC
+    policy: str = field(default_factory=config.policy)
     threads: int = 1
 
     def __post_init__(self) -> None:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import abi, native, registry, shapes
+from .. import abi, config, native, registry, shapes
 from ..errors import AttrError, DeviceError, KernelError, TraceError
 from ..kernel import PLAIN, SAME, Call, CFunction, Context, DeviceSpec, Kernel
 from ..op import Op, Specs, TensorSpec
+from . import memory
 from .state import state
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ _PLAN_LIMIT = 8192
 
 def _run_now(op: Op, datas: list[Any], specs: Specs, attrs: Any) -> list[Tensor]:
     key = (op, specs, attrs, registry.chosen_backend(), registry.isa_cap(), registry.generation,
-           native.get_num_threads())  # fmt: skip
+           native.get_num_threads(), config.setting)  # fmt: skip
     plan = _plans.get(key)
     if plan is None:
         plan = _Plan(op, specs, attrs)
@@ -112,6 +113,8 @@ def _run_now(op: Op, datas: list[Any], specs: Specs, attrs: Any) -> list[Tensor]
                 "leave a traced function only through its return value"
             )
     outputs = [_allocate(plan.device, spec) for spec in plan.specs]
+    if memory.following:
+        memory.note(outputs)
     scratch = empty((plan.workspace,), np.dtype(np.uint8)) if plan.workspace else None
     plan.run(datas, outputs, scratch)
     return [_wrap(data, spec) for data, spec in zip(outputs, plan.specs, strict=True)]

@@ -97,7 +97,7 @@ class CompiledGraph:
         """Return the program for concrete sizes, compiling it on first use."""
         key = (
             tuple(sorted(sizes.items())), registry.chosen_backend(), registry.isa_cap(),
-            self._threads or native.get_num_threads(), config.winograd, registry.generation,
+            self._threads or native.get_num_threads(), config.setting, registry.generation,
         )  # fmt: skip
         with self._lock:
             found = self._programs.get(key)
