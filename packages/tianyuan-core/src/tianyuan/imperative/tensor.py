@@ -456,9 +456,9 @@ def _given(arguments: tuple[Any, ...]) -> Any:
     return arguments
 
 
-def wrap(data: Any, spec: TensorSpec) -> Tensor:
+def wrap(data: Any, spec: TensorSpec, kind: type[Tensor] = Tensor) -> Tensor:
     """Make a tensor of data that is already in its final form."""
-    tensor = Tensor.__new__(Tensor)
+    tensor = kind.__new__(kind)
     tensor._data = data
     tensor._spec = spec
     tensor._grad = None

@@ -8,7 +8,7 @@ from .build import build
 from .export_model import OPSET, export
 from .model import load_model
 from .module import OnnxModule
-from .reader import TensorReader, parse
+from .reader import opened
 from .table import supported
 
 LIMIT = 4 << 30  # most bytes of one value, unless asked for otherwise
@@ -27,8 +27,8 @@ def load(source: Any, *, max_bytes: int = LIMIT) -> OnnxModule:
         ModelFormatError: where it is damaged or uses what cannot be imported; all operators that
             are not known are named at once, with their nodes.
     """
-    model, folder = parse(source)
-    return OnnxModule(build(model, TensorReader(folder)), max_bytes)
+    with opened(source) as (model, tensors):
+        return OnnxModule(build(model, tensors), max_bytes)
 
 
 __all__ = ["LIMIT", "OPSET", "OnnxModule", "export", "load", "load_model", "supported"]

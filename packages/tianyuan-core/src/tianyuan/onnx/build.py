@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,7 +65,7 @@ def build(model: Any, tensors: TensorReader) -> Imported:
         )
     builder = _Builder(versions, tensors)
     graph = model.graph
-    initialisers = builder.initialisers(graph)
+    initialisers = builder.initialisers(graph, tensors.read_weight)
     body = builder.body(graph, initialisers, frozenset())
     inputs = tuple(_info(v) for v in graph.input if v.name not in initialisers)
     return Imported(body, inputs, tuple(_info(v) for v in graph.output), initialisers)
@@ -262,12 +262,12 @@ class _Builder:
         self._versions = versions
         self._tensors = tensors
 
-    def initialisers(self, graph: Any) -> dict[str, np.ndarray]:
+    def initialisers(self, graph: Any, read: Callable[[Any], np.ndarray]) -> dict[str, np.ndarray]:
         found: dict[str, np.ndarray] = {}
         for proto in graph.initializer:
             if proto.name in found:
                 raise ModelFormatError(f"onnx: initialiser {proto.name!r} stands twice")
-            found[proto.name] = self._tensors.read(proto)
+            found[proto.name] = read(proto)
         return found
 
     def body(self, graph: Any, initialisers: Mapping[str, Any], outer: frozenset[str]) -> Body:
@@ -302,7 +302,7 @@ class _Builder:
         return body
 
     def _subgraph(self, graph: Any, visible: frozenset[str]) -> Body:
-        initialisers = self.initialisers(graph)
+        initialisers = self.initialisers(graph, self._tensors.read)
         body = self.body(graph, initialisers, visible)
         body.constants.update((name, Known(array)) for name, array in initialisers.items())
         return body

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import dtypes, shapes
+from .. import dtypes, registry, shapes
+from ..device import get_default_device
 from ..errors import DTypeError, ModelFormatError, ShapeError
+from ..imperative.state import state
 from ..imperative.tensor import Parameter, Tensor, wrap
 from ..module.module import Module
 from ..op import TensorSpec
@@ -53,7 +55,7 @@ class OnnxModule(Module):
                 self._body.constants[name] = Known(array)
             else:
                 kind = Tensor if name in frozen else Parameter
-                self.weights[name] = kind(array, dtype=array.dtype, name=name)
+                self.weights[name] = _adopted(kind, array, name)
         _fold(self._body, limit, sum(a.nbytes for a in model.initialisers.values()))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -105,6 +107,15 @@ class OnnxModule(Module):
     def _module_info_string(self) -> str:
         inputs = ", ".join(info.name for info in self.inputs)
         return f"inputs={inputs}, nodes={len(self._body.nodes)}"
+
+
+def _adopted(kind: type[Tensor], array: np.ndarray, name: str) -> Tensor:
+    """Return a tensor of an array that nobody else holds; on the host it is not copied."""
+    if state.recorder is not None or not registry.get_device_spec(get_default_device()).is_host:
+        return kind(array, dtype=array.dtype, name=name)
+    tensor = wrap(array, TensorSpec(array.shape, array.dtype), kind)
+    tensor.name = name
+    return tensor
 
 
 def _roles(body: Body) -> tuple[set[str], set[str]]:

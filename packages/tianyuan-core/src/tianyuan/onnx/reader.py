@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from .. import shapes
 from ..errors import ModelFormatError
+from ..imperative.dispatch import empty
+from .wire import Span, without_weights
 
 _INSTALL = "onnx: the package is not installed, expected `pip install tianyuan-core[onnx]`"
 
@@ -75,8 +80,12 @@ def code_of(dtype: np.dtype) -> int:
     raise ModelFormatError(f"onnx: no element type for dtype {dtype}")
 
 
-def parse(source: Any) -> tuple[Any, Path | None]:
-    """Return the ModelProto of a path, bytes or ModelProto, and the folder of its external data.
+@contextmanager
+def opened(source: Any) -> Iterator[tuple[Any, TensorReader]]:
+    """Give the ModelProto of a path, bytes or ModelProto, and what reads its tensors.
+
+    Large weights of a file or of bytes are not in the ModelProto; the reader takes them from where
+    they lie.
 
     Raises:
         FileNotFoundError: where there is no such file.
@@ -84,34 +93,55 @@ def parse(source: Any) -> tuple[Any, Path | None]:
     """
     onnx = require()
     if isinstance(source, onnx.ModelProto):
-        return source, None
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        data, folder, name = bytes(source), None, "bytes"
+        yield source, TensorReader(None)
+    elif isinstance(source, (bytes, bytearray, memoryview)):
+        with io.BytesIO(bytes(source)) as file:
+            data, weights = without_weights(file)
+            yield _parsed(data, "bytes"), TensorReader(None, file, weights)
     else:
         path = Path(os.fspath(source))
-        data, folder, name = path.read_bytes(), path.resolve().parent, str(path)
-    model = onnx.ModelProto()
+        with open(path, "rb") as file:
+            data, weights = without_weights(file)
+            yield _parsed(data, str(path)), TensorReader(path.resolve().parent, file, weights)
+
+
+def _parsed(data: bytes, name: str) -> Any:
+    model = require().ModelProto()
     try:
         model.ParseFromString(data)
     except Exception as error:  # the class of protobuf's DecodeError depends on its version
         raise ModelFormatError(f"onnx: {name} is damaged: {error}") from None
     if not model.HasField("graph") or not model.opset_import:
         raise ModelFormatError(f"onnx: {name} is no ONNX model, it has no graph or operator set")
-    return model, folder
+    return model
 
 
 class TensorReader:
-    """Turns TensorProtos into arrays.
+    """Turns TensorProtos into arrays of their own, which nobody else holds.
 
     Args:
         folder: where external data lies; None refuses it.
+        file: what the model was read from.
+        weights: where initialisers lie in it that are empty in the ModelProto, by their names.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(
+        self,
+        folder: Path | None,
+        file: BinaryIO | None = None,
+        weights: Mapping[str, Span] | None = None,
+    ) -> None:
         self._folder = folder
+        self._file = file
+        self._weights = weights or {}
 
-    def read(self, proto: Any) -> np.ndarray:
-        """Return a tensor as array, bit for bit.
+    def read_weight(self, proto: Any) -> np.ndarray:
+        """Return an initialiser of the model's own graph, as ``read`` does."""
+        span = self._weights.get(proto.name)
+        return self.read(proto) if span is None else self.read(proto, span)
+
+    def read(self, proto: Any, span: Span | None = None) -> np.ndarray:
+        """Return a tensor as array, bit for bit; ``span`` is where its bytes lie in the file.
 
         Raises:
             ModelFormatError: where sizes do not fit, a type is unknown, or external data is
@@ -129,24 +159,25 @@ class TensorReader:
         dtype = dtype_of(proto.data_type)
         bits = _BITS.get(dtype.name)
         size = -(-count * bits // 8) if bits else count * dtype.itemsize
+        place = f"{dtype.name}{dims}"
         if proto.data_location == 1:
             raw = self._external(proto, size, title)
+        elif span is not None:
+            assert self._file is not None
+            _expect_bytes(span.size, size, title, place)
+            raw = _read(self._file, span.start, size, title)
         elif proto.HasField("raw_data"):
-            raw = proto.raw_data
+            _expect_bytes(len(proto.raw_data), size, title, place)
+            raw = empty((size,), np.dtype(np.uint8))
+            raw[:] = np.frombuffer(proto.raw_data, np.uint8)
         else:
             return _typed(proto, dtype, dims, count, title)
-        if len(raw) != size:
-            raise ModelFormatError(
-                f"onnx: {title} has the wrong size, got {len(raw)} bytes, "
-                f"expected {size} for {dtype.name}{dims}"
-            )
         if bits:
-            return _unpack(np.frombuffer(raw, np.uint8), count, bits, dtype).reshape(dims)
-        array = np.frombuffer(raw, dtype.newbyteorder("<") if dtype.kind in "iufc" else dtype)
-        array = array if sys.byteorder == "little" else array.astype(dtype)
-        return array.view(dtype).reshape(dims)
+            return _unpack(raw, count, bits, dtype).reshape(dims)
+        array = raw.view(dtype).reshape(dims)
+        return array if sys.byteorder == "little" else array.byteswap()
 
-    def _external(self, proto: Any, size: int, title: str) -> bytes:
+    def _external(self, proto: Any, size: int, title: str) -> np.ndarray:
         entries = {entry.key: entry.value for entry in proto.external_data}
         location = entries.get("location", "")
         if not all(isinstance(value, str) for value in entries.values()):
@@ -173,8 +204,23 @@ class TensorReader:
                 f"expected {size} bytes within {target.stat().st_size}"
             )
         with open(target, "rb") as file:
-            file.seek(offset)
-            return file.read(size)
+            return _read(file, offset, size, title)
+
+
+def _expect_bytes(got: int, size: int, title: str, what: str) -> None:
+    if got != size:
+        raise ModelFormatError(
+            f"onnx: {title} has the wrong size, got {got} bytes, expected {size} for {what}"
+        )
+
+
+def _read(file: BinaryIO, offset: int, size: int, title: str) -> np.ndarray:
+    """Read bytes of a file into memory that a tensor may keep."""
+    raw = empty((size,), np.dtype(np.uint8))
+    file.seek(offset)
+    if file.readinto(raw.data) != size:  # type: ignore[attr-defined]
+        raise ModelFormatError(f"onnx: {title} cannot be read, its file has become shorter")
+    return raw
 
 
 def _strings(proto: Any, dims: tuple[int, ...], count: int, title: str) -> np.ndarray:
