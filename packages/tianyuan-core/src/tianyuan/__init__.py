@@ -36,7 +36,15 @@ _LAZY = frozenset(
 )  # fmt: skip
 
 # Names of this module that lazily loaded ones define.
-_DEFERRED = {"save": ".serialization", "load": ".serialization", "from_dlpack": ".utils.dlpack"}
+_DEFERRED = {
+    "save": ".serialization",
+    "load": ".serialization",
+    "from_dlpack": ".utils.dlpack",
+    "enable_debug_log": ".logger",
+    "get_logger": ".logger",
+    "set_log_file": ".logger",
+    "set_log_level": ".logger",
+}
 
 __all__ = [
     "Parameter",
