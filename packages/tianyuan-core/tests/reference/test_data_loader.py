@@ -460,6 +460,20 @@ def test_interrupt(tmp_path: Path) -> None:
     _nothing_left_of(process.pid)
 
 
+def test_interrupt_while_a_batch_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its traceback holds must not keep the memory from being closed."""
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        raise KeyboardInterrupt
+
+    batches = iter(DataLoader(_Arrays(), num_workers=2))
+    next(batches)
+    monkeypatch.setattr(handover.pickle, "loads", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+    assert multiprocessing.active_children() == []
+
+
 def test_leaving_with_an_open_iterator(tmp_path: Path) -> None:
     process = _script(
         tmp_path,

@@ -85,10 +85,9 @@ class Inbox:
             segment = shared_memory.SharedMemory(_name(self._prefix, slot, generation))
             self._segments[slot] = generation, segment
             segment.unlink()
-        memory = np.frombuffer(_memory(self._segments[slot][1]), np.uint8)
-        # numpy asks for huge pages, which makes fresh memory several times as fast.
-        head, *arrays = (memory[start : start + length].copy() for start, length in places)
-        return pickle.loads(head, buffers=arrays)
+        segment = self._segments[slot][1]
+        head, *arrays = [_copied(segment, start, length) for start, length in places]
+        return pickle.loads(head.data, buffers=arrays)
 
     def close(self) -> None:
         """Let go of all segments, and remove what the worker made and the loader never saw."""
@@ -106,6 +105,17 @@ def _name(prefix: str, slot: int, generation: int) -> str:
 def _memory(segment: shared_memory.SharedMemory) -> memoryview:
     assert segment.buf is not None  # it is open
     return segment.buf
+
+
+def _copied(segment: shared_memory.SharedMemory, start: int, length: int) -> np.ndarray:
+    """Return a part of a segment in memory of its own.
+
+    No name stands for the view: Ctrl-C would keep it in its traceback, and a segment that is viewed
+    cannot be closed.
+    """
+    fresh = np.empty(length, np.uint8)  # numpy asks for huge pages, which several times pays
+    fresh[:] = np.frombuffer(_memory(segment), np.uint8, length, start)
+    return fresh
 
 
 def _discard(name: str) -> None:

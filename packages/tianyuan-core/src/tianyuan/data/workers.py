@@ -305,6 +305,7 @@ def _end_workers(workers: list[_Worker], owner: int) -> None:
             if worker.process.is_alive():
                 worker.process.kill()
                 worker.process.join()
+        for worker in workers:
             worker.pipe.close()
             worker.process.close()
             worker.inbox.close()
