@@ -29,9 +29,9 @@ tensor = Tensor
 # Loaded on first use, so that a deployed model does not pay for what it does not need.
 _LAZY = frozenset(
     {
-        "amp", "autodiff", "cli", "config", "data", "distributed", "distributions", "dtr",
-        "functional", "graph", "hub", "jit", "logger", "module", "onnx", "optimizer", "random",
-        "serialization", "testing", "tools", "torch", "traced_module", "utils", "vision",
+        "amp", "autodiff", "checkpoint", "cli", "config", "data", "distributed", "distributions",
+        "dtr", "functional", "graph", "hub", "jit", "logger", "module", "onnx", "optimizer",
+        "random", "serialization", "testing", "tools", "torch", "traced_module", "utils", "vision",
     }
 )  # fmt: skip
 
@@ -39,6 +39,8 @@ _LAZY = frozenset(
 _DEFERRED = {
     "save": ".serialization",
     "load": ".serialization",
+    "save_checkpoint": ".checkpoint",
+    "load_checkpoint": ".checkpoint",
     "from_dlpack": ".utils.dlpack",
     "enable_debug_log": ".logger",
     "get_logger": ".logger",
@@ -55,7 +57,9 @@ __all__ = [
     "get_include",
     "get_num_threads",
     "load",
+    "load_checkpoint",
     "save",
+    "save_checkpoint",
     "set_default_device",
     "set_num_threads",
     "tensor",

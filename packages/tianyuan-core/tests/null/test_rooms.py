@@ -34,7 +34,7 @@ ROOMS = (
     ("autodiff", "jit"),
     ("functional", "random", "amp", "dtr"),
     ("distributions", "distributed"),
-    ("module", "optimizer", "data", "serialization", "hub", "utils"),
+    ("module", "optimizer", "data", "serialization", "checkpoint", "hub", "utils"),
     ("onnx", "torch", "vision", "traced_module"),
     ("tools",),
     ("testing",),

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import StateDictError
 from .collator import Collator
 from .dataset.base import Dataset, StreamDataset
 from .sampler import Sampler, SequentialSampler, StreamSampler
@@ -19,6 +20,10 @@ __all__ = ["DataLoader", "WorkerInfo", "get_worker_info"]
 
 class DataLoader:
     """Give the batches of a dataset as numpy arrays, one pass per ``iter``.
+
+    ``state_dict`` keeps the order and the place in it, also in the middle of a pass: after
+    ``load_state_dict`` the next ``iter`` gives what was left of that pass. Samples that were
+    handed out are not made again, except those of a ``StreamDataset``.
 
     Args:
         dataset: samples by index, or a ``StreamDataset``.
@@ -76,32 +81,95 @@ class DataLoader:
         self.timeout = timeout
         self.preload = preload
         self.parallel_stream = parallel_stream
+        self._passes = 0  # how many were begun
+        self._begun: dict[str, Any] | None = None  # the sampler's state when this pass began
+        self._taken = 0  # batches handed out in this pass
+        self._resumed = False
 
     def __len__(self) -> int:
         """Return the number of batches of a pass; TypeError for a stream."""
         return len(self.sampler)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
-        batches: Iterator[Any] = self._workers() if self.num_workers else self._serial()
-        return _preloaded(batches) if self.preload else batches
+        skipped = self._taken if self._resumed else 0
+        self._begun, self._taken, self._resumed = self.sampler.state_dict(), skipped, False
+        self._passes += 1
+        batches = self._workers(skipped) if self.num_workers else self._serial(skipped)
+        return _Pass(self, self._passes, _preloaded(batches) if self.preload else batches)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the sampler, and how many batches of the pass were handed out.
+
+        The pass is the last that was begun, even if it was left early; 0 once it has ended.
+        Random transforms of worker processes draw anew after going on; those in this process
+        follow ``numpy.random``.
+        """
+        begun = self.sampler.state_dict() if self._begun is None else self._begun
+        return {"sampler": begun, "taken": self._taken}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Let the next pass go on where ``state_dict`` was taken.
+
+        Raises:
+            StateDictError: where it is of another loader; nothing has been changed then.
+        """
+        if set(state_dict) != {"sampler", "taken"}:
+            raise StateDictError(
+                f"DataLoader.load_state_dict: names differ, got {sorted(state_dict)}, expected "
+                "['sampler', 'taken']"
+            )
+        self.sampler.load_state_dict(state_dict["sampler"])
+        self._begun, self._taken, self._resumed = None, int(state_dict["taken"]), True
+
+    def _count(self, number: int, ended: bool) -> None:
+        """Note that a pass handed out a batch or ended, unless a later one has begun."""
+        if number == self._passes and not self._resumed:
+            self._begun, self._taken = (None, 0) if ended else (self._begun, self._taken + 1)
 
     def _maker(self) -> _Maker:
         size = self.sampler.batch_size if isinstance(self.sampler, StreamSampler) else 0
         return _Maker(self.dataset, self.transform, self.collator, size)
 
-    def _serial(self) -> Iterator[Any]:
+    def _requests(self, skipped: int) -> Iterator[Any]:
+        return repeat(None) if self._is_stream else islice(self.sampler, skipped, None)
+
+    def _serial(self, skipped: int) -> Iterator[Any]:
         make = self._maker()
-        for request in repeat(None) if self._is_stream else self.sampler:
+        if self._is_stream:
+            make.skip(skipped)
+        for request in self._requests(skipped):
             try:
                 batch = make(request)
             except EndOfStreamError:
                 return
             yield batch
 
-    def _workers(self) -> Iterator[Any]:
+    def _workers(self, skipped: int) -> Iterator[Any]:
         count = self.num_workers if self.parallel_stream or not self._is_stream else 1
-        requests = repeat(None) if self._is_stream else iter(self.sampler)
-        return WorkerPool(self.dataset, self._maker(), requests, count, self.timeout)
+        pool = WorkerPool(self.dataset, self._maker(), self._requests(skipped), count, self.timeout)
+        # Which worker has which share of a stream shows only in the batches.
+        return islice(pool, skipped, None) if self._is_stream and skipped else pool
+
+
+class _Pass:
+    """Hand out the batches of one pass and tell the loader how many there were."""
+
+    def __init__(self, loader: DataLoader, number: int, batches: Iterator[Any]) -> None:
+        self._loader = loader
+        self._number = number
+        self._batches = batches
+
+    def __iter__(self) -> _Pass:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self._loader._count(self._number, ended=True)
+            raise
+        self._loader._count(self._number, ended=False)
+        return batch
 
 
 class _Maker:
@@ -123,10 +191,18 @@ class _Maker:
             samples = [self._dataset[index] for index in indices]
         return self._collator.apply(self._transform.apply_batch(samples))
 
-    def _next_samples(self) -> list[Any]:
+    def skip(self, batches: int) -> None:
+        """Read over the samples of some batches of a stream."""
+        for _ in islice(self._samples(), batches * self._stream_batch):
+            pass
+
+    def _samples(self) -> Iterator[Any]:
         if self._stream is None:
             self._stream = iter(self._dataset)
-        samples = list(islice(self._stream, self._stream_batch))
+        return self._stream
+
+    def _next_samples(self) -> list[Any]:
+        samples = list(islice(self._samples(), self._stream_batch))
         if not samples:
             raise EndOfStreamError
         return samples

@@ -10,8 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import StateDictError
+
 # The seed of ranks that were given none: all must draw the same order.
 _SHARED_SEED = 0
+
+# What the place in a pass means depends on these.
+_SIZES = ("num_samples", "batch_size", "drop_last", "world_size")
 
 
 def _one_process() -> tuple[int, int]:
@@ -33,6 +38,18 @@ class Sampler(ABC):
     @abstractmethod
     def __iter__(self) -> Iterator[list[int]]:
         """Start a pass over the batches."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the order of later passes depends on; nothing, unless a subclass says so."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Let later passes follow what ``state_dict`` returned.
+
+        Raises:
+            StateDictError: where it is of another sampler; nothing has been changed then.
+        """
+        _expect_names(type(self).__name__, state_dict, ())
 
 
 class MapSampler(Sampler):
@@ -80,6 +97,30 @@ class MapSampler(Sampler):
     @abstractmethod
     def sample(self) -> Sequence[int]:
         """Return the indices of one pass over all ranks."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the random generator, and what a pass is divided by."""
+        sizes = {name: getattr(self, name) for name in _SIZES}
+        return {"rng": self.rng.bit_generator.state, **sizes}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Let later passes follow what ``state_dict`` of a sampler of the same sizes returned.
+
+        Raises:
+            StateDictError: where it is of another sampler; nothing has been changed then.
+        """
+        name = type(self).__name__
+        _expect_names(name, state_dict, ("rng", *_SIZES))
+        for what in _SIZES:
+            if state_dict[what] != getattr(self, what):
+                raise StateDictError(
+                    f"{name}.load_state_dict: {what} differs, got {state_dict[what]}, expected "
+                    f"{getattr(self, what)}"
+                )
+        try:
+            self.rng.bit_generator.state = state_dict["rng"]
+        except (TypeError, ValueError, KeyError) as error:
+            raise StateDictError(f"{name}.load_state_dict: rng does not fit: {error}") from error
 
     def scatter(self, indices: Sequence[int]) -> list[int]:
         """Return this rank's share of a pass.
@@ -229,6 +270,14 @@ class Infinite(Sampler):
         super().__init__()
         self.sampler = sampler
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return that of the sampler that is repeated."""
+        return self.sampler.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load the sampler that is repeated."""
+        self.sampler.load_state_dict(state_dict)
+
     def sample(self) -> Iterator[int]:
         """Give the indices of all batches, without end."""
         for batch in self:
@@ -242,6 +291,13 @@ class Infinite(Sampler):
                 yield batch
             if empty:
                 raise ValueError("Infinite: the sampler has no batch, expected at least one")
+
+
+def _expect_names(owner: str, state: dict[str, Any], names: tuple[str, ...]) -> None:
+    if set(state) != set(names):
+        raise StateDictError(
+            f"{owner}.load_state_dict: names differ, got {sorted(state)}, expected {sorted(names)}"
+        )
 
 
 def _positive(what: str, value: Any) -> int:
