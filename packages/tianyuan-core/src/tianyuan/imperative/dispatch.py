@@ -12,8 +12,8 @@ import numpy as np
 from .. import abi, config, native, registry, shapes
 from ..errors import AttrError, DeviceError, KernelError, TraceError
 from ..kernel import PLAIN, SAME, Call, CFunction, Context, DeviceSpec, Kernel
-from ..op import Op, Specs, TensorSpec
-from . import memory
+from ..op import Op, Specs, TensorSpec, intern_spec
+from . import memory, monitor, precision
 from .state import state
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ def apply(op: Op, operands: Sequence[Any], attrs: Any) -> Any:
     """
     if state.interceptor is not None:
         return state.interceptor(op, operands, attrs)
+    if state.precision is not None:
+        operands = precision.meet(op.name, operands, *state.precision)
     try:
         specs = [tensor._spec for tensor in operands]
     except AttributeError:
@@ -77,19 +79,25 @@ def apply(op: Op, operands: Sequence[Any], attrs: Any) -> Any:
 class _Plan:
     """How an eager call of one kind runs: chosen once, then only looked up."""
 
-    __slots__ = ("specs", "run", "workspace", "device")
+    __slots__ = ("specs", "run", "workspace", "device", "native")
 
     def __init__(self, op: Op, specs: Specs, attrs: Any) -> None:
         op.check_count(len(specs))
         device = _common_device(op, specs)
-        self.specs = op.infer(specs, attrs)
+        self.specs = tuple(map(intern_spec, op.infer(specs, attrs)))
         if not specs and device != "cpu":
             self.specs = tuple(TensorSpec(s.shape, s.dtype, device, s.quant) for s in self.specs)
         call = Call(op, specs, self.specs, attrs, native.get_num_threads())
         kernel = registry.select(call, device).kernel
-        self.run = bind_kernel(kernel, call)
+        run = bind_kernel(kernel, call)
+        self.run = monitor.watched(run, kernel, call, user_line) if monitor.active else run
         self.workspace = kernel.workspace(call)
         self.device = registry.get_device_spec(device)
+        self.native = None
+        if kernel.is_native and self.device.is_host and not monitor.active:
+            self.native = (
+                *_encode(kernel, call), self.workspace, call.threads, _title(kernel, call), kernel,
+            )  # fmt: skip
 
 
 _plans: dict[Any, _Plan] = {}
@@ -97,27 +105,50 @@ _PLAN_LIMIT = 8192
 
 
 def _run_now(op: Op, datas: list[Any], specs: Specs, attrs: Any) -> list[Tensor]:
-    key = (op, specs, attrs, registry.chosen_backend(), registry.isa_cap(), registry.generation,
-           native.get_num_threads(), config.setting)  # fmt: skip
+    for data in datas:
+        if data.__class__ is not np.ndarray and not is_concrete(data):
+            return _extend(op, data, datas, attrs)
+    chosen = (registry.chosen_backend(), registry.isa_cap(), registry.generation,
+              native.get_num_threads(), config.setting, memory.following,
+              monitor.active)  # fmt: skip
+    key = (op, specs, attrs, chosen)
     plan = _plans.get(key)
     if plan is None:
         plan = _Plan(op, specs, attrs)
-        if registry.generation == key[5]:
+        if registry.generation == chosen[2]:
             if len(_plans) >= _PLAN_LIMIT:
                 _plans.clear()
             _plans[key] = plan
-    for data in datas:
-        if data.__class__ is not np.ndarray and not is_concrete(data):
-            raise TraceError(
-                f"{op.name}: an input is a tensor of a trace that has ended, expected tensors to "
-                "leave a traced function only through its return value"
-            )
     outputs = [_allocate(plan.device, spec) for spec in plan.specs]
     if memory.following:
         memory.note(outputs)
+    elif native.engine is not None and plan.native is not None:
+        native.engine.engine_add(op, attrs, specs, chosen, plan.specs, *plan.native)
     scratch = empty((plan.workspace,), np.dtype(np.uint8)) if plan.workspace else None
     plan.run(datas, outputs, scratch)
     return [_wrap(data, spec) for data, spec in zip(outputs, plan.specs, strict=True)]
+
+
+def set_up_engine(engine: native.Engine, tensor: type[Tensor]) -> None:
+    """Tell an engine what tensors are and what its plans depend on, in the order of ``chosen``."""
+    chosen = (
+        registry.BACKEND_CHOICE, registry.ISA_CAP, (vars(registry), "generation"),
+        (vars(native), "_threads"), (vars(config), "setting"), (vars(memory), "following"),
+        (vars(monitor), "active"),
+    )  # fmt: skip
+    engine.engine_setup(tensor, state, chosen, empty, apply)
+
+
+def _extend(op: Op, data: Any, datas: list[Any], attrs: Any) -> list[Tensor]:
+    """Let the graph to which data belongs take the op, where it is one that can be extended."""
+    extend = getattr(data, "extend", None)
+    if extend is None:
+        raise TraceError(
+            f"{op.name}: an input is a tensor of a trace that has ended, expected tensors to "
+            "leave a traced function only through its return value"
+        )
+    outputs: list[Tensor] = extend(op, datas, attrs)
+    return outputs
 
 
 def _common_device(op: Op, specs: Specs) -> str:
@@ -153,14 +184,24 @@ Runner = Callable[[Sequence[Any], Sequence[Any], "np.ndarray | None"], None]
 def bind_kernel(kernel: Kernel, call: Call) -> Runner:
     """Return ``run(inputs, outputs, workspace)`` for one kernel and one kind of call."""
     run, attrs = kernel.run, call.attrs
-    if isinstance(run, CFunction):
-        encoded = abi.encode_attrs(call.op, attrs, len(call.inputs), len(call.outputs))
-        return _native_runner(run.address, f"{call.op.name}: {kernel.name}", encoded, call.threads)
+    if kernel.is_native:
+        return _native_runner(*_encode(kernel, call), _title(kernel, call), call.threads)
     context = Context(call.threads)
     return lambda inputs, outputs, workspace: run(context, inputs, outputs, attrs, workspace)
 
 
-def _native_runner(address: int, title: str, attrs: bytes, threads: int) -> Runner:
+def _encode(kernel: Kernel, call: Call) -> tuple[int, bytes]:
+    """Return a C kernel's address and the attributes as it reads them."""
+    assert isinstance(kernel.run, CFunction)
+    attrs = abi.encode_attrs(call.op, call.attrs, len(call.inputs), len(call.outputs))
+    return kernel.run.address, attrs
+
+
+def _title(kernel: Kernel, call: Call) -> str:
+    return f"{call.op.name}: {kernel.name}"
+
+
+def _native_runner(address: int, attrs: bytes, title: str, threads: int) -> Runner:
     def run(inputs: Any, outputs: Any, workspace: Any) -> None:
         try:
             native.invoker(address, attrs, inputs, outputs, workspace, threads)

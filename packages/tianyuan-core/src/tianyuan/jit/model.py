@@ -221,17 +221,25 @@ def read_model(path: str | os.PathLike[str]) -> tuple[Graph, list[str]]:
         FileNotFoundError: where there is no such file.
         ModelFormatError: where it is damaged, or newer than this core.
     """
-    container = read_container(path)
+    return read_graph(read_container(path))
+
+
+def read_graph(container: Container) -> tuple[Graph, list[str]]:
+    """Return the graph of an open model file and the names of its outputs.
+
+    Raises:
+        ModelFormatError: where it is damaged, or newer than this core.
+    """
     try:
         return graph_from_json(
-            os.fspath(path), container.graph, lambda name: _constant(container, name)
+            container.path, container.graph, lambda name: _constant(container, name)
         )
     except RecursionError:
-        raise ModelFormatError(f"model file {os.fspath(path)}: graph is nested too deep") from None
+        raise ModelFormatError(f"model file {container.path}: graph is nested too deep") from None
     except TianyuanError as error:
         if isinstance(error, ModelFormatError):
             raise
-        raise ModelFormatError(f"model file {os.fspath(path)}: {error}") from None
+        raise ModelFormatError(f"model file {container.path}: {error}") from None
 
 
 def _constant(container: Container, name: str) -> Constant:
