@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from .. import shapes
 from ..errors import AttrError, ShapeError
+from ..imperative.precision import beside
 from ..imperative.tensor import Tensor
 from ..ops.operand import binary
 from .arguments import choice, floating, pair, run, same_dtype, tensor
@@ -38,7 +39,7 @@ def linear(
         x = run("reshape", x, shape=(shapes.volume(lead), x.shape[-1]))
     y = run("matmul", x, w, transpose_a=False, transpose_b=True)
     if bias is not None:
-        y = cast(Tensor, binary("add", y, tensor("linear", bias, "bias")))
+        y = cast(Tensor, binary("add", y, beside(y, tensor("linear", bias, "bias"))))
     return y if len(lead) == 1 else run("reshape", y, shape=(*lead, w.shape[0]))
 
 
@@ -127,7 +128,7 @@ def add_bias(op: str, y: Tensor, bias: Tensor | None) -> Tensor:
         )
     want = (1, channels, *(1,) * (y.ndim - 2))
     shaped = bias if bias.ndim == len(want) else run("reshape", bias, shape=want)
-    return cast(Tensor, binary("add", y, shaped))
+    return cast(Tensor, binary("add", y, beside(y, shaped)))
 
 
 def conv1d(

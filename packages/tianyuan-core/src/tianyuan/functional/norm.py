@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from .. import shapes
 from ..errors import AttrError, ShapeError
+from ..imperative.precision import lowered, raised
 from ..imperative.tensor import Tensor
 from . import elemwise, math
 from .arguments import floating, run, run_many, same_dtype, tensor
@@ -58,7 +59,7 @@ def batch_norm(
         ShapeError: where the input has no channel axis or a vector does not have C elements.
         AttrError: where running values are missing outside of training.
     """
-    x = floating(tensor("batch_norm", inp))
+    x = raised(floating(tensor("batch_norm", inp)))
     if x.ndim < 2:
         raise ShapeError(
             f"batch_norm: input has the wrong rank, got {shapes.format_shape(x.shape)}, "
@@ -71,11 +72,12 @@ def batch_norm(
             raise AttrError("batch_norm: running_mean and running_var are needed for inference")
         mean = _vector("batch_norm", "running_mean", running_mean, x, 0.0)
         var = _vector("batch_norm", "running_var", running_var, x, 1.0)
-        return run("batch_norm", x, mean, var, scale, shift, eps=float(eps))
+        return lowered(run("batch_norm", x, mean, var, scale, shift, eps=float(eps)))
     for what, value in (("running_mean", running_mean), ("running_var", running_var)):
         if value is not None:
             _check_vector("batch_norm", what, value, x.shape[1])
     y, mean, var = run_many("batch_norm_train", x, scale, shift, eps=float(eps))
+    y = lowered(y)
     new_mean = _moved(running_mean, mean, momentum, 1.0)
     new_var = _moved(running_var, var, momentum, _unbiased(x))
     if not inplace and (new_mean is not None or new_var is not None):
@@ -121,7 +123,7 @@ def layer_norm(
         AttrError: where affine is asked for without weight and bias.
     """
     given = normalized_shape if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
-    x = floating(tensor("layer_norm", inp))
+    x = raised(floating(tensor("layer_norm", inp)))
     axes = tuple(range(x.ndim - len(given), x.ndim))
     extents = tuple(x.shape[axis] for axis in axes) if x.ndim >= len(given) else ()
     if not given or tuple(map(int, extents)) != tuple(map(int, given)):
@@ -201,7 +203,7 @@ def _group_norm(
     bias: Tensor | None,
     eps: float,
 ) -> Tensor:
-    x = floating(tensor(op, inp))
+    x = raised(floating(tensor(op, inp)))
     if x.ndim < 2:
         raise ShapeError(
             f"{op}: input has the wrong rank, got {shapes.format_shape(x.shape)}, "

@@ -50,6 +50,7 @@ Interceptor = Callable[[Any, Sequence[Any], Any], Any]
 
 class _State(threading.local):
     recorder: Recorder | None = None
+    precision: tuple[str, str] | None = None  # autocast's low and high dtype while it is on
     interceptor: Interceptor | None = None  # must set itself aside while it applies ops
 
     def __init__(self) -> None:

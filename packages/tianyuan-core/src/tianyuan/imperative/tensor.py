@@ -6,7 +6,8 @@ views, tapes and threads that hold the old value are never surprised.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from ..op import Op, QuantParams, TensorSpec
 from ..ops.operand import Operand
 from ..shapes import Shape, format_shape
 from . import dispatch, indexing
+from .arguments import given, known_format
 from .state import state
 
 
@@ -28,7 +30,8 @@ class Tensor(Operand):
             float32, int64 as int32, unless ``dtype`` says otherwise.
         dtype: dtype to convert to.
         device: where it lies, ``get_default_device()`` if None.
-        is_const, no_cache, format: accepted for MegEngine's sake and without effect.
+        is_const, no_cache: accepted for MegEngine's sake and without effect.
+        format: a label, see ``Tensor.format``.
         name: shown by tools and used for weights in model files.
 
     Raises:
@@ -37,6 +40,9 @@ class Tensor(Operand):
     """
 
     __slots__ = ("_data", "_spec", "_grad", "name", "__weakref__", "__dict__")
+
+    # Maps a pickled tensor's device to the one it is put on; set while unpickling.
+    dmap_callback: ClassVar[Callable[[str], str] | None] = None
 
     _data: Any  # numpy array, a device's storage, or a value of the graph being traced
     _spec: TensorSpec
@@ -54,6 +60,8 @@ class Tensor(Operand):
         where = parse_device(device) if device is not None else None
         self._grad: Tensor | None = None
         self.name = name or ""
+        if format != "default":
+            self.__dict__["format"] = known_format(format)
         if isinstance(data, Tensor):
             source = data if dtype is None else data.cast(dtype)
             source = source if where in (None, source.device) else source.to(where)
@@ -113,6 +121,17 @@ class Tensor(Operand):
     def qparams(self) -> QuantParams | None:
         """Quantisation parameters, or None."""
         return self._spec.quant
+
+    @property
+    def format(self) -> str:
+        """Label ``default``, ``nchw`` or ``nhwc``; shape, values and indices do not follow it.
+
+        Example:
+            >>> Tensor([1.0]).format
+            'default'
+        """
+        label: str = self.__dict__.get("format", "default")
+        return label
 
     @property
     def T(self) -> Tensor:  # noqa: N802
@@ -373,13 +392,13 @@ class Tensor(Operand):
         """Return this tensor in another shape; one extent may be -1."""
         from ..functional import reshape
 
-        return reshape(self, _given(shape))
+        return reshape(self, given(shape))
 
     def transpose(self, *pattern: Any) -> Tensor:
         """Return this tensor with permuted axes, reversed if none are given."""
         from ..functional import transpose
 
-        axes = _given(pattern) if pattern else tuple(reversed(range(self.ndim)))
+        axes = given(pattern) if pattern else tuple(reversed(range(self.ndim)))
         return transpose(self, axes)
 
     def flatten(self, start_axis: int = 0, end_axis: int = -1) -> Tensor:
@@ -432,6 +451,9 @@ class Tensor(Operand):
 
     @classmethod
     def _unpickle(cls, array: np.ndarray, device: str, name: str) -> Tensor:
+        callback = Tensor.dmap_callback
+        if callback is not None:
+            device = callback(device)
         return cls(array, dtype=array.dtype, device=device, name=name)
 
     def __copy__(self) -> Tensor:
@@ -440,6 +462,7 @@ class Tensor(Operand):
     def __deepcopy__(self, memo: Any) -> Tensor:
         copied = type(self)(self)
         copied.name = self.name
+        copied.__dict__.update(self.__dict__)
         return copied
 
 
@@ -447,13 +470,6 @@ class Parameter(Tensor):
     """A tensor that a Module counts among its parameters."""
 
     __slots__ = ()
-
-
-def _given(arguments: tuple[Any, ...]) -> Any:
-    """Read ``f(2, 3)`` and ``f((2, 3))`` alike."""
-    if len(arguments) == 1 and isinstance(arguments[0], (tuple, list)):
-        return tuple(arguments[0])
-    return arguments
 
 
 def wrap(data: Any, spec: TensorSpec, kind: type[Tensor] = Tensor) -> Tensor:

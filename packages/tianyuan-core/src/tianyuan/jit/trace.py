@@ -164,7 +164,7 @@ class trace:
         with self._lock:
             while True:
                 specs = self._specs(tensors, structure)
-                key = (pytree.static_key(structure), tuple(map(_spec_key, specs)))
+                key = (pytree.static_key(structure), tuple(map(_spec_key, specs)), state.precision)
                 for known in self._traces.get(key, ()):
                     if known.recording.fits(tensors):
                         return known

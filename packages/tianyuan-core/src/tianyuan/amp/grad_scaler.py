@@ -1,0 +1,200 @@
+"""GradScaler: scale a loss so that narrow gradients keep their small values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..autodiff import GradManager
+from ..errors import AttrError, TraceError
+from ..imperative.hostvalue import host_value
+from ..imperative.state import state
+from ..imperative.tensor import Tensor
+
+_SAVED = ("scale_factor", "growth_factor", "backoff_factor", "growth_interval")
+
+
+class GradScaler:
+    """Multiply a loss's gradient by a factor, take it out again, and adapt the factor.
+
+    Where a gradient is infinite or NaN, all gradients of the step become None, so that an
+    optimiser leaves its parameters alone, and the factor shrinks. Inside a trace the factor is
+    read anew at each run; since a program cannot branch on what it found, it must be constant
+    there (``growth_interval=0``), or ``unscale`` and ``update`` be called outside.
+
+    Args:
+        init_scale: the first factor.
+        growth_factor: by which it grows after ``growth_interval`` steps with finite gradients.
+        backoff_factor: by which it shrinks after a step with others.
+        growth_interval: 0 keeps the factor constant.
+
+    Raises:
+        AttrError: where a number is not positive, or the interval negative.
+
+    Example:
+        >>> import tianyuan as ty
+        >>> from tianyuan.amp import GradScaler
+        >>> from tianyuan.autodiff import GradManager
+        >>> p, scaler = ty.Parameter([3.0]), GradScaler()
+        >>> gm = GradManager().attach(p)
+        >>> with gm:
+        ...     loss = (p * p).sum()
+        ...     scaler.backward(gm, loss)
+        >>> p.grad.numpy().tolist(), scaler.scale_factor
+        ([6.0], 16.0)
+    """
+
+    def __init__(
+        self,
+        init_scale: float = 2.0**4,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+    ) -> None:
+        for name, value in (
+            ("init_scale", init_scale),
+            ("growth_factor", growth_factor),
+            ("backoff_factor", backoff_factor),
+        ):
+            if not value > 0:
+                raise AttrError(f"GradScaler: {name} must be positive, got {value!r}")
+        if growth_interval < 0:
+            raise AttrError(f"GradScaler: growth_interval must be >= 0, got {growth_interval!r}")
+        self.scale_factor = float(init_scale)
+        self.growth_factor = float(growth_factor)
+        self.backoff_factor = float(backoff_factor)
+        self.growth_interval = int(growth_interval)
+        self._growth_tracker = 0
+        self._found_non_finite = False
+
+    def backward(
+        self,
+        gm: GradManager,
+        y: Tensor | Sequence[Tensor] | None = None,
+        dy: Tensor | Sequence[Tensor] | None = None,
+        *,
+        unscale_grad: bool = True,
+        update_scale: bool | str = "if_unscale_grad",
+    ) -> None:
+        """Run ``gm.backward`` with scaled output gradients.
+
+        Args:
+            gm: the manager that is recording.
+            y: output or outputs.
+            dy: gradients of them; ones if None.
+            unscale_grad: whether to take the factor out of the gradients afterwards; False where
+                they are to be added up over several calls first.
+            update_scale: whether to adapt the factor; by default where it was taken out.
+
+        Raises:
+            GradError: as ``gm.backward`` does.
+        """
+        targets = _as_list(y)
+        seeds = [target.full(target.shape, 1) for target in targets] if dy is None else _as_list(dy)
+        factor = self._factor(lambda: self.scale_factor)
+        gm.backward(targets, [seed * factor.cast(seed.dtype) for seed in seeds])
+        if unscale_grad:
+            self.unscale(gm.attached_tensors())
+        if update_scale is True or (update_scale == "if_unscale_grad" and unscale_grad):
+            self.update()
+
+    def unscale(self, grad_tensors: Iterable[Tensor]) -> GradScaler:
+        """Divide the gradients of tensors by the factor; all become None where one is not finite.
+
+        Raises:
+            TraceError: inside a trace, unless the factor is constant.
+
+        Example:
+            >>> import tianyuan as ty
+            >>> from tianyuan.amp import GradScaler
+            >>> p = ty.Parameter([1.0])
+            >>> p.grad = ty.Tensor([32.0])
+            >>> _ = GradScaler().unscale([p])
+            >>> p.grad.numpy().tolist()
+            [2.0]
+        """
+        if state.recorder is not None and self.growth_interval:
+            raise TraceError(
+                "GradScaler.unscale: a program cannot skip a step by the values of gradients, got "
+                f"growth_interval={self.growth_interval} inside a trace, expected 0 (a constant "
+                "factor), or unscale and update outside"
+            )
+        tensors = [tensor for tensor in grad_tensors if tensor.grad is not None]
+        inverse = self._factor(lambda: 1.0 / self.scale_factor)
+        for tensor in tensors:
+            tensor.grad = tensor.grad * inverse.cast(tensor.grad.dtype)  # type: ignore[union-attr]
+        if state.recorder is None and not all(map(_finite, tensors)):
+            self._found_non_finite = True
+            for tensor in tensors:
+                tensor.grad = None
+        return self
+
+    def update(self, new_scale: float | None = None) -> GradScaler:
+        """Adapt the factor to what ``unscale`` found since the last update, or set it.
+
+        With ``growth_interval=0`` only a new factor changes it.
+
+        Example:
+            >>> from tianyuan.amp import GradScaler
+            >>> GradScaler(growth_interval=1).update().scale_factor
+            32.0
+        """
+        if new_scale is not None:
+            if not new_scale > 0:
+                raise AttrError(f"GradScaler.update: new_scale must be positive, got {new_scale!r}")
+            self.scale_factor = float(new_scale)
+        elif self.growth_interval and self._found_non_finite:
+            self.scale_factor *= self.backoff_factor
+            self._growth_tracker = 0
+        elif self.growth_interval:
+            self._growth_tracker += 1
+            if self._growth_tracker >= self.growth_interval:
+                self.scale_factor *= self.growth_factor
+                self._growth_tracker = 0
+        self._found_non_finite = False
+        return self
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that makes the scaler what it is.
+
+        Example:
+            >>> from tianyuan.amp import GradScaler
+            >>> GradScaler().state_dict()["scale_factor"]
+            16.0
+        """
+        saved = {name: getattr(self, name) for name in _SAVED}
+        return {**saved, "_growth_tracker": self._growth_tracker}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Become what ``state_dict`` described.
+
+        Raises:
+            KeyError: where an entry is missing; nothing has changed then.
+
+        Example:
+            >>> from tianyuan.amp import GradScaler
+            >>> scaler = GradScaler()
+            >>> scaler.load_state_dict({**scaler.state_dict(), "scale_factor": 4.0})
+            >>> scaler.scale_factor
+            4.0
+        """
+        found = {name: state[name] for name in (*_SAVED, "_growth_tracker")}
+        for name, value in found.items():
+            setattr(self, name, value)
+
+    @staticmethod
+    def _factor(read: Any) -> Tensor:
+        return host_value(read, "float32")
+
+
+def _as_list(value: Tensor | Sequence[Tensor] | None) -> list[Tensor]:
+    if value is None:
+        return []
+    return [value] if isinstance(value, Tensor) else list(value)
+
+
+def _finite(tensor: Tensor) -> bool:
+    assert tensor.grad is not None
+    return bool(np.isfinite(tensor.grad.numpy().astype(np.float32)).all())
