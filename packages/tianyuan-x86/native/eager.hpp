@@ -58,14 +58,19 @@ class Tensors {
 // Below this many elements a kernel is over sooner than another thread would get the GIL.
 constexpr int64_t keep_gil_below = 16384;
 
-inline int run_kernel(ty_run run, const ty_ctx &ctx, Tensors &inputs, Tensors &outputs,
-                      const char *attrs, void *workspace) {
+// Runs a kernel on the pool with at most so many threads (0: as many as the pool has).
+inline int run_kernel(ty_run run, const char *attrs, int32_t most, ty_tensor *inputs,
+                      ty_tensor *outputs, int64_t items, void *workspace, char *error) {
+  const ty_thread_pool *pool = tianyuan_x86_api()->pool();
+  int32_t threads = pool->size(pool->self);
+  if (most > 0 && most < threads) threads = most;
+  error[0] = '\0';
+  const ty_ctx ctx = {TY_ABI_VERSION,     sizeof(ty_ctx), threads, 0,
+                      pool->parallel_for, pool->self,     error,   error_size};
   const auto *head = reinterpret_cast<const ty_attrs *>(attrs);
-  if (inputs.items() + outputs.items() < keep_gil_below) {
-    return run(&ctx, inputs.data(), outputs.data(), head, workspace);
-  }
+  if (items < keep_gil_below) return run(&ctx, inputs, outputs, head, workspace);
   PyThreadState *state = PyEval_SaveThread();
-  const int code = run(&ctx, inputs.data(), outputs.data(), head, workspace);
+  const int code = run(&ctx, inputs, outputs, head, workspace);
   PyEval_RestoreThread(state);
   return code;
 }
@@ -96,24 +101,15 @@ inline PyObject *call(PyObject *, PyObject *const *args, Py_ssize_t count) {
     return nullptr;
   }
   if (count > 4 && !read_workspace(args[4], workspace)) return nullptr;
-  const ty_thread_pool *pool = tianyuan_x86_api()->pool();
-  long threads = pool->size(pool->self);
+  long threads = 0;
   if (count > 5) {
-    const long most = PyLong_AsLong(args[5]);
-    if (most == -1 && PyErr_Occurred()) return nullptr;
-    if (most > 0 && most < threads) threads = most;
+    threads = PyLong_AsLong(args[5]);
+    if (threads == -1 && PyErr_Occurred()) return nullptr;
   }
   char error[error_size];
-  error[0] = '\0';
-  const ty_ctx ctx = {TY_ABI_VERSION,
-                      sizeof(ty_ctx),
-                      static_cast<int32_t>(threads),
-                      0,
-                      pool->parallel_for,
-                      pool->self,
-                      error,
-                      error_size};
-  const int code = run_kernel(run, ctx, inputs, outputs, PyBytes_AS_STRING(args[1]), workspace);
+  const int code =
+      run_kernel(run, PyBytes_AS_STRING(args[1]), static_cast<int32_t>(threads), inputs.data(),
+                 outputs.data(), inputs.items() + outputs.items(), workspace, error);
   if (code != 0) {
     return raise_kernel_error(error[0] != '\0' ? error : "kernel: failed without a reason");
   }

@@ -4,6 +4,7 @@
 #include "api.hpp"
 #include "detect.hpp"
 #include "eager.hpp"
+#include "engine.hpp"
 #include "program.hpp"
 
 namespace tianyuan_x86 {
@@ -57,10 +58,48 @@ void adopt_pool(const py::capsule &capsule) {
   tianyuan_x86_api()->adopt_pool(pool);
 }
 
+// One for the process: core's tensors are one class, and its lock guards every call.
+Engine &engine() {
+  static auto *const only = new Engine;  // never destroyed: its objects may outlive Python
+  return *only;
+}
+
+PyObject *apply(PyObject *, PyObject *const *args, Py_ssize_t count) {
+  return engine().apply(args, count);
+}
+
+PyObject *engine_setup(PyObject *, PyObject *const *args, Py_ssize_t count) {
+  return engine().setup(args, count) ? Py_NewRef(Py_None) : nullptr;
+}
+
+PyObject *engine_add(PyObject *, PyObject *const *args, Py_ssize_t count) {
+  return engine().add(args, count) ? Py_NewRef(Py_None) : nullptr;
+}
+
+PyObject *engine_clear(PyObject *, PyObject *) {
+  engine().clear();
+  Py_RETURN_NONE;
+}
+
+PyCFunction fast(PyObject *(*function)(PyObject *, PyObject *const *, Py_ssize_t)) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+}
+
 PyMethodDef eager_methods[] = {
-    {"call", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call)), METH_FASTCALL,
+    {"call", fast(call), METH_FASTCALL,
      "call(address, attrs, inputs, outputs, workspace=None, threads=0)\n--\n\n"
      "Run a C kernel on C-contiguous arrays; raise KernelError where it reports failure."},
+    {"apply", fast(apply), METH_FASTCALL,
+     "apply(op, operands, attrs)\n--\n\n"
+     "Apply an op to tensors as core's apply does, which sees to every call that has no plan."},
+    {"engine_setup", fast(engine_setup), METH_FASTCALL,
+     "engine_setup(tensor, state, choices, empty, slow)\n--\n\n"
+     "Say what tensors are, where threads keep their state and who sees to unusual calls."},
+    {"engine_add", fast(engine_add), METH_FASTCALL,
+     "engine_add(op, attrs, specs, chosen, made, address, encoded, workspace, threads, title, "
+     "owner)\n--\n\nRun such calls with this kernel from now on."},
+    {"engine_clear", engine_clear, METH_NOARGS,
+     "engine_clear()\n--\n\nForget every plan: what they were chosen by has changed."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

@@ -6,7 +6,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -116,6 +116,42 @@ _Run = ctypes.CFUNCTYPE(
 _get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _get_pointer.restype = ctypes.c_void_p
 _get_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+
+
+class Engine(Protocol):
+    """What a native plugin may bring: eager calls without Python between them.
+
+    ``apply`` stands before core's, which sees to every call that the engine has no plan for and
+    offers it the plan by ``engine_add`` (imperative/dispatch.py).
+    """
+
+    def apply(self, op: Any, operands: tuple[Any, ...], attrs: Any, /) -> Any: ...
+
+    def engine_setup(
+        self, tensor: type, state: Any, choices: tuple[Any, ...], empty: Any, slow: Any, /
+    ) -> None: ...
+
+    def engine_add(
+        self,
+        op: Any,
+        attrs: Any,
+        specs: tuple[Any, ...],
+        chosen: tuple[Any, ...],
+        made: tuple[Any, ...],
+        address: int,
+        encoded: bytes,
+        workspace: int,
+        threads: int,
+        title: str,
+        owner: Any,
+        /,
+    ) -> None: ...
+
+    def engine_clear(self) -> None: ...
+
+
+engine: Engine | None = None
+_install: Callable[[Engine], None] | None = None
 
 _lock = threading.Lock()
 _threads: int | None = None
@@ -312,3 +348,18 @@ def set_invoker(function: Invoker) -> None:
     with _lock:
         if invoker is invoke_by_ctypes:
             invoker = function
+
+
+def set_engine_installer(install: Callable[[Engine], None]) -> None:
+    """Say how an engine takes core's place, once one is brought (tensors stand above this)."""
+    global _install
+    _install = install
+
+
+def set_engine(brought: Engine) -> None:
+    """Install an engine for eager calls; the first native plugin's stays."""
+    global engine
+    with _lock:
+        if engine is None and _install is not None:
+            _install(brought)
+            engine = brought

@@ -93,6 +93,20 @@ class TensorSpec:
         return text if self.device == "cpu" else f"{text}@{self.device}"
 
 
+_specs: dict[TensorSpec, TensorSpec] = {}
+_SPEC_LIMIT = 8192
+
+
+def intern_spec(spec: TensorSpec) -> TensorSpec:
+    """Return the one object that stands for all equal specs, by which eager calls are looked up."""
+    found = _specs.get(spec)
+    if found is None:
+        if len(_specs) >= _SPEC_LIMIT:
+            _specs.clear()
+        found = _specs.setdefault(spec, spec)
+    return found
+
+
 @dataclass(frozen=True)
 class NoAttrs:
     """The attributes of an op that has none."""

@@ -60,15 +60,15 @@ def _no_reason(name: str) -> str:
 # Called with the name of a backend that is not there.
 _reason: Callable[[str], str] = _no_reason
 
-_backend_choice: ContextVar[str | None] = ContextVar(
+BACKEND_CHOICE: ContextVar[str | None] = ContextVar(
     "backend_choice", default=os.environ.get("TIANYUAN_BACKEND") or None
 )
-_isa_cap: ContextVar[str | None] = ContextVar(
+ISA_CAP: ContextVar[str | None] = ContextVar(
     "isa_cap", default=os.environ.get("TIANYUAN_ISA") or None
 )
-if _isa_cap.get() not in (None, *ISA_ORDER):
+if ISA_CAP.get() not in (None, *ISA_ORDER):
     raise BackendError(
-        f"TIANYUAN_ISA: unknown instruction set, got {_isa_cap.get()!r}, "
+        f"TIANYUAN_ISA: unknown instruction set, got {ISA_CAP.get()!r}, "
         f"expected one of {', '.join(ISA_ORDER)}"
     )
 
@@ -187,17 +187,17 @@ def all_backends() -> dict[tuple[str, str], Backend]:
 
 def chosen_backend() -> str | None:
     """Return the backend that ``use_backend`` or ``TIANYUAN_BACKEND`` narrows the choice to."""
-    return _backend_choice.get()
+    return BACKEND_CHOICE.get()
 
 
 @contextmanager
 def use_backend(name: str | None) -> Iterator[None]:
     """Narrow kernel selection to one backend (references stay the last resort) inside a block."""
-    token = _backend_choice.set(name)
+    token = BACKEND_CHOICE.set(name)
     try:
         yield
     finally:
-        _backend_choice.reset(token)
+        BACKEND_CHOICE.reset(token)
 
 
 def candidates(op: str, device: str = "cpu", backend: str | None = None) -> list[Kernel]:
@@ -267,7 +267,7 @@ def _accepts(accepted: str, dtype: DType) -> bool:
 
 def isa_cap() -> str | None:
     """Return the instruction set that ``TIANYUAN_ISA`` or ``use_isa`` caps kernels at, or None."""
-    return _isa_cap.get()
+    return ISA_CAP.get()
 
 
 @contextmanager
@@ -281,11 +281,11 @@ def use_isa(cap: str | None) -> Iterator[None]:
         raise BackendError(
             f"use_isa: unknown instruction set, got {cap!r}, expected one of {', '.join(ISA_ORDER)}"
         )
-    token = _isa_cap.set(cap)
+    token = ISA_CAP.set(cap)
     try:
         yield
     finally:
-        _isa_cap.reset(token)
+        ISA_CAP.reset(token)
 
 
 def supporting(call: Call, device: str = "cpu") -> tuple[list[Kernel], list[tuple[str, str]]]:

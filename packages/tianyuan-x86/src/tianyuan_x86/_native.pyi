@@ -38,3 +38,22 @@ class Program:
     ) -> list[float]: ...
     @property
     def arenas(self) -> int: ...
+def apply(op: Any, operands: tuple[Any, ...], attrs: Any, /) -> Any: ...
+def engine_setup(
+    tensor: type, state: Any, choices: tuple[Any, ...], empty: Any, slow: Any, /
+) -> None: ...
+def engine_add(
+    op: Any,
+    attrs: Any,
+    specs: tuple[Any, ...],
+    chosen: tuple[Any, ...],
+    made: tuple[Any, ...],
+    address: int,
+    encoded: bytes,
+    workspace: int,
+    threads: int,
+    title: str,
+    owner: Any,
+    /,
+) -> None: ...
+def engine_clear() -> None: ...

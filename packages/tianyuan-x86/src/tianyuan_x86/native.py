@@ -35,7 +35,7 @@ def load() -> Native:
     """Return the native library, loading it at the first call.
 
     The first load offers the library's thread pool to core, adopts the one that another plugin
-    published before, and installs the eager call as core's.
+    published before, and installs the eager call and the eager engine as core's.
 
     Raises:
         ImportError: where the extension module is missing or cannot be loaded.
@@ -54,6 +54,7 @@ def _load() -> Native:
     if chosen is not own:
         module.adopt_thread_pool(chosen)
     core.set_invoker(module.call)
+    core.set_engine(module)
     functions = core.functions_of_table(module.kernel_table())
     tiers = tuple(Tier(name, functions) for name in module.tiers())
     return Native(module, tiers, functions)

@@ -184,7 +184,7 @@ Runner = Callable[[Sequence[Any], Sequence[Any], "np.ndarray | None"], None]
 def bind_kernel(kernel: Kernel, call: Call) -> Runner:
     """Return ``run(inputs, outputs, workspace)`` for one kernel and one kind of call."""
     run, attrs = kernel.run, call.attrs
-    if kernel.is_native:
+    if isinstance(run, CFunction):
         return _native_runner(*_encode(kernel, call), _title(kernel, call), call.threads)
     context = Context(call.threads)
     return lambda inputs, outputs, workspace: run(context, inputs, outputs, attrs, workspace)

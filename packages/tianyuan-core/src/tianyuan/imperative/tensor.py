@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .. import dtypes, registry
+from .. import dtypes, native, registry
 from ..device import get_default_device, parse_device
 from ..errors import DTypeError, ShapeError, TraceError
-from ..op import Op, QuantParams, TensorSpec
+from ..op import Op, QuantParams, TensorSpec, intern_spec
 from ..ops.operand import Operand
 from ..shapes import Shape, format_shape
 from . import dispatch, indexing
@@ -70,7 +70,7 @@ class Tensor(Operand):
         array = dtypes.ingest(data, dtype)
         where = where or get_default_device()
         spec = registry.get_device_spec(where)
-        self._spec = TensorSpec(array.shape, array.dtype, where)
+        self._spec = intern_spec(TensorSpec(array.shape, array.dtype, where))
         self._data = array if spec.is_host else dispatch.to_device(spec, array, where)
         if state.recorder is not None:
             state.recorder.note_created(self)
@@ -487,4 +487,11 @@ def create(op: Op, attrs: Any) -> Any:
     return dispatch.apply(op, (), attrs)
 
 
+def _use_engine(engine: native.Engine) -> None:
+    """Let an engine apply ops to tensors."""
+    dispatch.set_up_engine(engine, Tensor)
+    Tensor._apply = staticmethod(engine.apply)  # type: ignore[method-assign, assignment]
+
+
 dispatch.install(wrap)
+native.set_engine_installer(_use_engine)
