@@ -48,6 +48,9 @@ _DEFERRED = {
     "set_log_level": ".logger",
 }
 
+# Modules that are also reached by a shorter name.
+_RENAMED = {"cgtools": ".utils.comp_graph_tools"}
+
 __all__ = [
     "Parameter",
     "Tensor",
@@ -75,6 +78,8 @@ def __getattr__(name: str) -> Any:
             if error.name != f"{__name__}.{name}":
                 raise
             raise AttributeError(f"module 'tianyuan' has no attribute {name!r}") from None
+    if name in _RENAMED:
+        return import_module(_RENAMED[name], __name__)
     if name in _DEFERRED:
         return getattr(import_module(_DEFERRED[name], __name__), name)
     found = _plugins.namespaces().get(name)
@@ -84,4 +89,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY, *_DEFERRED, *_plugins.namespaces()})
+    return sorted({*globals(), *_LAZY, *_DEFERRED, *_RENAMED, *_plugins.namespaces()})
