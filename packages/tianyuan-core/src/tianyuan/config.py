@@ -15,8 +15,13 @@ Attributes:
         one that fails raises instead of ending it.
     disable_memory_forwarding: kept for MegEngine's sake. Only the memory plan shares memory, and
         the graph's validity rules hold that nobody can tell.
+    verbose: whether each kernel call is logged with its op, shapes and time; starts as True where
+        the environment variable TIANYUAN_VERBOSE is ``1``.
+    detect_anomaly: whether every result is searched for NaN and infinity, and the first one raises;
+        starts as True where TIANYUAN_DETECT_ANOMALY is ``1``. See ``utils.detect_anomaly``.
 
-Turning a switch applies from the next call on, for which programs are then compiled anew.
+Turning a switch applies from the next call on, for which programs are then compiled anew (for
+``verbose`` and ``detect_anomaly`` they are only run another way).
 
 Example:
     >>> from tianyuan import config
@@ -31,7 +36,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -44,6 +49,8 @@ benchmark_with_subprocess: bool
 deterministic_kernel: bool
 disable_memory_forwarding: bool
 async_level: int
+verbose: bool
+detect_anomaly: bool
 
 _DEFAULTS: dict[str, Any] = {
     "winograd": os.environ.get("TIANYUAN_WINOGRAD", "").strip() != "0",
@@ -55,6 +62,12 @@ _DEFAULTS: dict[str, Any] = {
     "_compute_mode": "default",
     "_auto_format_convert": False,
 }
+# Switches that choose no kernels, but listeners to those that run.
+_watching: dict[str, Any] = {
+    "verbose": os.environ.get("TIANYUAN_VERBOSE", "").strip() == "1",
+    "detect_anomaly": os.environ.get("TIANYUAN_DETECT_ANOMALY", "").strip() == "1",
+}
+_followers: dict[str, Callable[[bool], None]] = {}
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "async_level": (0, 1, 2),
     "_compute_mode": ("default", "float32"),
@@ -86,8 +99,19 @@ def _set(name: str, value: Any) -> None:
     if type(value) is not kind or value not in choices:
         expected = " or ".join(map(str, choices))
         raise AttrError(f"config: {name} is wrong, got {value!r}, expected {expected}")
+    if name in _watching:
+        _watching[name] = value
+        if name in _followers:
+            _followers[name](value)
+        return
     _values[name] = value
     setting = _numbers.setdefault(tuple(_values.values()), len(_numbers))
+
+
+def follow(name: str, follower: Callable[[bool], None]) -> None:
+    """Call a function with a switch's value now and whenever it is assigned."""
+    _followers[name] = follower
+    follower(_watching[name])
 
 
 @contextmanager
@@ -138,7 +162,7 @@ class _Switch:
         self._name = name
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return _values[self._name]
+        return _watching[self._name] if self._name in _watching else _values[self._name]
 
     def __set__(self, instance: Any, value: Any) -> None:
         _set(self._name, value)
@@ -148,7 +172,7 @@ class _Config(ModuleType):
     """This module, with switches that check what is assigned to them."""
 
 
-for _name in _DEFAULTS:
+for _name in (*_DEFAULTS, *_watching):
     setattr(_Config, _name, _Switch(_name))
 
 sys.modules[__name__].__class__ = _Config

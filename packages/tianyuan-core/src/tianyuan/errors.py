@@ -50,6 +50,18 @@ class ModelFormatError(TianyuanError, ValueError):
     """Raise where a model file is damaged, hostile or of an unknown version."""
 
 
+class DistributedError(TianyuanError, RuntimeError):
+    """Raise where ranks cannot work together: one failed, is late, or calls something else."""
+
+
+class PeerLostError(DistributedError):
+    """Raise where another rank's process is gone; the cause lies there."""
+
+
+class NonFiniteError(TianyuanError, ArithmeticError):
+    """Raise where a result holds NaN or infinity and somebody asked to be told."""
+
+
 class GradError(TianyuanError, RuntimeError):
     """Raise where a gradient is asked for that does not exist."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from .. import plugins, registry
 from . import lower, plan
@@ -20,6 +21,12 @@ class Compiled:
     program: Program
     executable: Executable
     declined: tuple[str, ...]
+
+    @cached_property
+    def interpreter(self) -> StepInterpreter:
+        """What runs the program step by step in Python, for whoever wants to look on."""
+        given = self.executable
+        return given if isinstance(given, StepInterpreter) else StepInterpreter(self.program)
 
 
 def compile_graph(

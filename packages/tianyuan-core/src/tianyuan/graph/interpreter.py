@@ -8,7 +8,7 @@ from time import perf_counter
 import numpy as np
 
 from ..errors import KernelError
-from ..imperative import dispatch
+from ..imperative import dispatch, monitor
 from ..kernel import Call
 from .program import ALIAS, ARENA, CONSTANT, INPUT, OUTPUT, Program, Slot, Step
 
@@ -35,10 +35,40 @@ class StepInterpreter:
         outputs: Sequence[np.ndarray],
     ) -> None:
         """Run once; see ``Executable.run``."""
+        self._run_all(self._runners, inputs, states, outputs)
+
+    def watch(
+        self,
+        inputs: Sequence[np.ndarray],
+        states: Sequence[np.ndarray],
+        outputs: Sequence[np.ndarray],
+    ) -> None:
+        """Run once and tell the monitor of every step; states are as before where one raises."""
+        kept = [array.copy() for array in states] if self._program.mutates else []
+        runners = [
+            monitor.watched(runner, step.kernel, _call(self._program, step), _line(step), index)
+            for index, (step, runner) in enumerate(
+                zip(self._program.steps, self._runners, strict=True)
+            )
+        ]
+        try:
+            self._run_all(runners, inputs, states, outputs)
+        except BaseException:
+            for array, before in zip(states, kept, strict=False):
+                np.copyto(array, before)
+            raise
+
+    def _run_all(
+        self,
+        runners: Sequence[dispatch.Runner],
+        inputs: Sequence[np.ndarray],
+        states: Sequence[np.ndarray],
+        outputs: Sequence[np.ndarray],
+    ) -> None:
         arena = self._take()
         try:
             arrays = self._bind(arena, inputs, states, outputs)
-            for step, runner in zip(self._program.steps, self._runners, strict=True):
+            for step, runner in zip(self._program.steps, runners, strict=True):
                 self._run_step(step, runner, arena, arrays)
         finally:
             self._arenas.append(arena)
@@ -102,10 +132,19 @@ def _within(arena: np.ndarray, slot: Slot) -> np.ndarray:
     return arena[slot.index : slot.index + slot.nbytes].view(slot.spec.dtype).reshape(slot.extents)
 
 
-def _runner(program: Program, step: Step) -> dispatch.Runner:
+def _call(program: Program, step: Step) -> Call:
     inputs = tuple(program.slots[i].spec for i in step.inputs)
     outputs = tuple(program.slots[i].spec for i in step.outputs)
-    call = Call(step.op, inputs, outputs, step.attrs, program.threads)
+    return Call(step.op, inputs, outputs, step.attrs, program.threads)
+
+
+def _line(step: Step) -> Callable[[], str]:
+    return lambda: step.origin
+
+
+def _runner(program: Program, step: Step) -> dispatch.Runner:
+    call = _call(program, step)
+    inputs, outputs = call.inputs, call.outputs
     run = dispatch.bind_kernel(step.kernel, call)
     if not step.kernel.is_native:
         return run

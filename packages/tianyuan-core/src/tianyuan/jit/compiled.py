@@ -18,7 +18,7 @@ from ..graph.compile import Compiled, compile_graph
 from ..graph.graph import Graph
 from ..graph.options import Options
 from ..graph.program import Program
-from ..imperative import dispatch
+from ..imperative import dispatch, monitor
 from ..imperative.tensor import Tensor
 from ..locks import ForkSafeLock
 from .tracer import Cell, HostInput
@@ -144,7 +144,8 @@ class CompiledGraph:
     ) -> list[np.ndarray]:
         outputs = self.make_outputs(compiled) if out is None else self._given(compiled, inputs, out)
         states = [cell.get()._data for cell in self.cells]
-        compiled.executable.run([*inputs, *self._read_hosts()], states, outputs)
+        run = compiled.interpreter.watch if monitor.active else compiled.executable.run
+        run([*inputs, *self._read_hosts()], states, outputs)
         return outputs
 
     @staticmethod
