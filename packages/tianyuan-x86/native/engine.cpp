@@ -55,7 +55,7 @@ bool Engine::setup(PyObject *const *args, Py_ssize_t count) {
     const char *text;
   } const names[] = {
       {&dict_name_, "__dict__"},  {&recorder_, "recorder"}, {&interceptor_, "interceptor"},
-      {&precision_, "precision"}, {&tapes_, "tapes"},       {&record_op_, "record_op"},
+      {&precision_, "precision"}, {&tapes_, "tapes"},       {&entries_, "entries"},
       {&tracked_, "tracked"},     {&no_name_, ""}};
   for (const auto &name : names) *name.ref = Ref(PyUnicode_InternFromString(name.text));
   known_attrs_ = Ref(PyDict_New());
@@ -121,7 +121,9 @@ bool Engine::add(PyObject *const *args, Py_ssize_t count) {
   plan->run = reinterpret_cast<ty_run>(PyLong_AsVoidPtr(args[5]));
   plan->workspace = PyLong_AsSize_t(args[7]);
   plan->threads = static_cast<int32_t>(PyLong_AsLong(args[8]));
-  if (!plan->kept || PyErr_Occurred() != nullptr) return false;
+  Ref differentiable(PyObject_GetAttrString(args[0], "differentiable"));
+  if (!plan->kept || !differentiable || PyErr_Occurred() != nullptr) return false;
+  plan->differentiable = differentiable.get() == Py_True;
   for (Py_ssize_t index = 0; index < made; ++index) {
     plan->outputs.emplace_back();
     if (!read_output(PyTuple_GET_ITEM(args[4], index), plan->outputs.back())) return false;
@@ -166,7 +168,8 @@ PyObject *Engine::apply(PyObject *const *args, Py_ssize_t count) {
   if (found == plans_.end()) return slow(args);
   const std::shared_ptr<const Plan> plan = found->second;  // outlives a clear() while it runs
   Ref outputs = run(*plan, operands);
-  if (!outputs || !tell_tapes(tapes.get(), args[0], args[2], operands, outputs.get())) {
+  if (!outputs) return nullptr;
+  if (plan->differentiable && !tell_tapes(tapes.get(), args[0], args[2], operands, outputs.get())) {
     return nullptr;
   }
   if (plan->outputs.size() != 1) return outputs.release();
@@ -232,29 +235,67 @@ Ref Engine::run(const Plan &plan, Operands &operands) const {
   return outputs;
 }
 
-// Lets every tape that tracks an input record the call, as core's own apply does.
+namespace {
+
+// Returns 1 where a tape tracks any of the operands, 0 where none, -1 with an error set; says of
+// each operand whether it is tracked.
+int find_needs(PyObject *tracked, const Operands &operands, bool *needs) {
+  int any = 0;
+  for (Py_ssize_t index = 0; index < operands.count; ++index) {
+    Ref id(PyLong_FromVoidPtr(operands.data[index].get()));
+    const int found = id ? PyDict_Contains(tracked, id.get()) : -1;
+    if (found < 0) return -1;
+    needs[index] = found == 1;
+    any |= found;
+  }
+  return any;
+}
+
+// Returns a new tuple of what `item` gives, borrowed, for each position.
+template <typename Item>
+Ref tuple_of(Py_ssize_t count, const Item &item) {
+  Ref tuple(PyTuple_New(count));
+  for (Py_ssize_t index = 0; tuple && index < count; ++index) {
+    PyTuple_SET_ITEM(tuple.get(), index, Py_NewRef(item(index)));
+  }
+  return tuple;
+}
+
+}  // namespace
+
+// Appends the call to every tape that tracks an operand, in the form of core's Tape.record.
 bool Engine::tell_tapes(PyObject *tapes, PyObject *op, PyObject *attrs, const Operands &operands,
                         PyObject *outputs) const {
   for (Py_ssize_t at = 0; at < PyList_Size(tapes); ++at) {
     Ref tape = Ref::of(PyList_GET_ITEM(tapes, at));
     Ref tracked(PyObject_GetAttr(tape.get(), tracked_.get()));
     if (!tracked) return false;
-    int flows = 0;
-    for (Py_ssize_t index = 0; flows == 0 && index < operands.count; ++index) {
-      Ref id(PyLong_FromVoidPtr(operands.data[index].get()));
-      flows = id ? PyDict_Contains(tracked.get(), id.get()) : -1;
-    }
+    bool needs[most_operands];
+    const int flows = find_needs(tracked.get(), operands, needs);
     if (flows < 0) return false;
     if (flows == 0) continue;
-    Ref datas(PyTuple_New(operands.count)), specs(PyTuple_New(operands.count));
-    if (!datas || !specs) return false;
-    for (Py_ssize_t index = 0; index < operands.count; ++index) {
-      PyTuple_SET_ITEM(datas.get(), index, Py_NewRef(operands.data[index].get()));
-      PyTuple_SET_ITEM(specs.get(), index, Py_NewRef(operands.spec[index].get()));
+    const Py_ssize_t made = PyTuple_GET_SIZE(outputs);
+    const auto output = [&](Py_ssize_t index) { return PyTuple_GET_ITEM(outputs, index); };
+    const Ref parts[] = {
+        tuple_of(operands.count, [&](Py_ssize_t index) { return operands.data[index].get(); }),
+        tuple_of(operands.count, [&](Py_ssize_t index) { return operands.spec[index].get(); }),
+        tuple_of(made, [&](Py_ssize_t index) { return slot(output(index), data_at_); }),
+        tuple_of(made, [&](Py_ssize_t index) { return slot(output(index), spec_at_); }),
+        tuple_of(operands.count,
+                 [&](Py_ssize_t index) { return needs[index] ? Py_True : Py_False; }),
+    };
+    for (const Ref &part : parts) {
+      if (!part) return false;
     }
-    PyObject *arguments[] = {tape.get(), op, attrs, datas.get(), specs.get(), outputs};
-    Ref done(PyObject_VectorcallMethod(record_op_.get(), arguments, 6, nullptr));
-    if (!done) return false;
+    Ref entry(PyTuple_Pack(7, op, attrs, parts[0].get(), parts[1].get(), parts[2].get(),
+                           parts[3].get(), parts[4].get()));
+    Ref entries(PyObject_GetAttr(tape.get(), entries_.get()));
+    if (!entry || !entries || PyList_Append(entries.get(), entry.get()) != 0) return false;
+    for (Py_ssize_t index = 0; index < made; ++index) {
+      PyObject *data = slot(output(index), data_at_);
+      Ref id(PyLong_FromVoidPtr(data));
+      if (!id || PyDict_SetItem(tracked.get(), id.get(), data) != 0) return false;
+    }
   }
   return PyErr_Occurred() == nullptr;
 }

@@ -78,6 +78,7 @@ struct Plan {
   ty_run run = nullptr;
   size_t workspace = 0;
   int32_t threads = 0;
+  bool differentiable = false;
 };
 
 // Below this an output's memory is numpy's own; larger ones are aligned by core.
@@ -128,7 +129,7 @@ class Engine {
                   PyObject *outputs) const;
 
   Ref tensor_, state_, choices_, empty_, slow_, known_attrs_;
-  Ref dict_name_, recorder_, interceptor_, precision_, tapes_, record_op_, tracked_, no_name_;
+  Ref dict_name_, recorder_, interceptor_, precision_, tapes_, entries_, tracked_, no_name_;
   Py_ssize_t data_at_ = 0, spec_at_ = 0, grad_at_ = 0, name_at_ = 0;
   std::unordered_map<PlanKey, std::shared_ptr<const Plan>, PlanKeyHash> plans_;
 };

@@ -119,14 +119,22 @@ Infer = Callable[[Specs, Any], Specs]
 Reference = Callable[[Sequence[np.ndarray], Any], Sequence[np.ndarray]]
 
 
-@record()
 class GradContext:
     """What a gradient may use: the call's inputs, outputs and attributes, and which it needs."""
 
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    attrs: Any
-    needs: tuple[bool, ...]
+    __slots__ = ("attrs", "inputs", "needs", "outputs")
+
+    def __init__(
+        self,
+        inputs: tuple[Tensor, ...],
+        outputs: tuple[Tensor, ...],
+        attrs: Any,
+        needs: tuple[bool, ...],
+    ) -> None:
+        self.inputs = inputs
+        self.outputs = outputs
+        self.attrs = attrs
+        self.needs = needs
 
 
 # Takes the context and one gradient per output (None where it is zero); returns one per input.

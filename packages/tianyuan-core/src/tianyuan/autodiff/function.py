@@ -66,14 +66,15 @@ class Function:
             for tensor in results
         ]
         for tape in state.tapes:
-            tape.record(
-                name, self._backward, None, datas, [tensor._spec for tensor in inputs], outputs
-            )
+            tape.record(self, None, datas, [tensor._spec for tensor in inputs], outputs)
         return outputs[0] if isinstance(result, Tensor) else tuple(outputs)
 
-    def _backward(
-        self, ctx: GradContext, grads: tuple[Tensor | None, ...]
-    ) -> Sequence[Tensor | None]:
+    @property
+    def name(self) -> str:
+        """The class's name, by which messages call it."""
+        return type(self).__name__
+
+    def grad(self, ctx: GradContext, grads: tuple[Tensor | None, ...]) -> Sequence[Tensor | None]:
         found = self.backward(*grads)
         results = [found] if found is None or isinstance(found, Tensor) else list(found)
         for grad in results:

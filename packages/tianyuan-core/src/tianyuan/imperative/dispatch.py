@@ -37,6 +37,11 @@ def is_concrete(data: Any) -> bool:
     return isinstance(data, np.ndarray) or not hasattr(data, "node")
 
 
+def wrap(data: Any, spec: TensorSpec) -> Tensor:
+    """Make a tensor of data that is already in its final form."""
+    return _wrap(data, spec)
+
+
 def user_line() -> str:
     """Return ``file:line`` of the innermost frame outside of this package."""
     frame = sys._getframe(1)

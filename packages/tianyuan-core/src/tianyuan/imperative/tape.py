@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from ..errors import GradError
 from ..op import GradContext, Op, TensorSpec
@@ -21,22 +20,51 @@ from .tensor import Tensor, wrap
 GradFunction = Callable[[GradContext, "tuple[Tensor | None, ...]"], "Sequence[Tensor | None]"]
 
 
-@dataclass(slots=True)
-class Entry:
-    """One op on a tape: the data it read and made, and how a gradient passes through it."""
+class Differentiable(Protocol):
+    """Whatever gradients pass through: an op, or a function of the user's."""
 
-    name: str
-    backward: GradFunction
-    attrs: Any
-    inputs: tuple[Any, ...]
-    input_specs: tuple[TensorSpec, ...]
-    outputs: tuple[Any, ...]
-    output_specs: tuple[TensorSpec, ...]
-    needs: tuple[bool, ...]
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def grad(self) -> GradFunction | None: ...
+
+
+# One call on a tape: what gradients pass through, its attributes, the data it read with their
+# specs, the data it made with theirs, and which inputs are tracked. A plain tuple, because the
+# engine of a native plugin writes it too.
+Entry = tuple[
+    Differentiable,
+    Any,
+    tuple[Any, ...],
+    tuple[TensorSpec, ...],
+    tuple[Any, ...],
+    tuple[TensorSpec, ...],
+    tuple[bool, ...],
+]
+
+
+class _Recorded(GradContext):
+    """The context of a call on a tape; its tensors are made for those who look at them."""
+
+    __slots__ = ("_entry",)
+
+    def __init__(self, entry: Entry) -> None:
+        self._entry = entry
+        self.attrs = entry[1]
+        self.needs = entry[6]
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:  # type: ignore[override]
+        return tuple(map(wrap, self._entry[2], self._entry[3]))
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:  # type: ignore[override]
+        return tuple(map(wrap, self._entry[4], self._entry[5]))
 
 
 class Tape:
-    """Watched values, and the ops that depend on them, in order."""
+    """Watched values, and the calls that depend on them, in order."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -56,30 +84,24 @@ class Tape:
     ) -> None:
         """Append an op if a tracked value flows into it."""
         if op.differentiable:
-            backward = op.grad or _decomposed_grad(op)
-            self.record(op.name, backward, attrs, inputs, specs, outputs)
+            self.record(op, attrs, inputs, specs, outputs)
 
     def record(
         self,
-        name: str,
-        backward: GradFunction,
+        source: Differentiable,
         attrs: Any,
         inputs: Sequence[Any],
         specs: Sequence[TensorSpec],
         outputs: Sequence[Tensor],
     ) -> None:
-        """Append anything that has a gradient function, if a tracked value flows into it."""
+        """Append anything that gradients pass through, if a tracked value flows into it."""
         tracked = self.tracked
         needs = tuple([id(data) in tracked for data in inputs])
         if True not in needs:
             return
         made = tuple([tensor._data for tensor in outputs])
-        self.entries.append(
-            Entry(
-                name, backward, attrs, tuple(inputs), tuple(specs),
-                made, tuple([tensor._spec for tensor in outputs]), needs,
-            )
-        )  # fmt: skip
+        made_specs = tuple([tensor._spec for tensor in outputs])
+        self.entries.append((source, attrs, tuple(inputs), tuple(specs), made, made_specs, needs))
         for data in made:
             tracked[id(data)] = data
 
@@ -89,26 +111,32 @@ class Tape:
         for data, seed in zip(targets, seeds, strict=True):
             _accumulate(found, data, seed)
         for entry in reversed(self.entries):
-            grads = tuple(found.get(id(data)) for data in entry.outputs)
+            source, _, inputs, specs, outputs, _, needs = entry
+            grads = tuple([found.get(id(data)) for data in outputs])
             if all(grad is None for grad in grads):
                 continue
-            context = GradContext(
-                tuple(map(wrap, entry.inputs, entry.input_specs)),
-                tuple(map(wrap, entry.outputs, entry.output_specs)),
-                entry.attrs,
-                entry.needs,
-            )
-            for data, spec, need, grad in zip(
-                entry.inputs,
-                entry.input_specs,
-                entry.needs,
-                entry.backward(context, grads),
-                strict=True,
-            ):
+            backward = source.grad or _decomposed_grad(source)
+            passed = backward(_Recorded(entry), grads)
+            for data, spec, need, grad in zip(inputs, specs, needs, passed, strict=True):
                 if need and grad is not None:
-                    _check(entry.name, spec, grad)
+                    if grad._spec.shape is not spec.shape:
+                        _check(source.name, spec, grad)
                     _accumulate(found, data, grad)
         return found
+
+
+_make_tape: Callable[[], Tape] = Tape
+
+
+def new_tape() -> Tape:
+    """Return an empty tape of the kind that is in use."""
+    return _make_tape()
+
+
+def use_tapes(make: Callable[[], Tape]) -> None:
+    """Say what kind of tape to use from here on."""
+    global _make_tape
+    _make_tape = make
 
 
 def _accumulate(found: dict[int, Tensor], data: Any, grad: Tensor) -> None:
@@ -135,9 +163,9 @@ def only_tape(tape: Tape | None) -> Iterator[None]:
         state.tapes = saved
 
 
-def _decomposed_grad(op: Op) -> GradFunction:
+def _decomposed_grad(op: Differentiable) -> GradFunction:
     """Differentiate an op through its decomposition."""
-    decompose = op.decompose
+    decompose: Callable[..., Any] | None = getattr(op, "decompose", None)
     if decompose is None:
         raise GradError(f"{op.name}: has neither a gradient nor a decomposition")
 

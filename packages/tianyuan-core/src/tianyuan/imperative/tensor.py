@@ -15,14 +15,14 @@ from .. import dtypes, native, registry
 from ..device import get_default_device, parse_device
 from ..errors import DTypeError, ShapeError, TraceError
 from ..op import Op, QuantParams, TensorSpec, intern_spec
-from ..ops.operand import Operand
 from ..shapes import Shape, format_shape
 from . import dispatch, indexing
 from .arguments import given, known_format
+from .arithmetic import Arithmetic
 from .state import state
 
 
-class Tensor(Operand):
+class Tensor(Arithmetic):
     """A multi-dimensional array on a device, as a user holds it.
 
     Args:
@@ -276,6 +276,8 @@ class Tensor(Operand):
         return self._binary("not_equal", other)
 
     def _other(self, other: Any) -> Any:
+        if other.__class__ in (bool, int, float):
+            return self.full((), other, dtypes.promote_scalar(self._spec.dtype, other.__class__))
         if isinstance(other, (np.ndarray, list, tuple)):
             return Tensor(other, device=self.device)
         return super()._other(other)
@@ -334,36 +336,6 @@ class Tensor(Operand):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self._rebind(indexing.setitem(self, key, value))
-
-    def _in_place(self, name: str, other: Any) -> Any:
-        result = self._binary(name, other)
-        if result is NotImplemented:
-            return NotImplemented
-        if result.dtype != self.dtype:
-            result = result.cast(self.dtype) if name != "div" else result
-        self._rebind(result)
-        return self
-
-    def __iadd__(self, other: Any) -> Any:
-        return self._in_place("add", other)
-
-    def __isub__(self, other: Any) -> Any:
-        return self._in_place("sub", other)
-
-    def __imul__(self, other: Any) -> Any:
-        return self._in_place("mul", other)
-
-    def __itruediv__(self, other: Any) -> Any:
-        return self._in_place("div", other)
-
-    def __ifloordiv__(self, other: Any) -> Any:
-        return self._in_place("floor_div", other)
-
-    def __imod__(self, other: Any) -> Any:
-        return self._in_place("mod", other)
-
-    def __ipow__(self, other: Any) -> Any:
-        return self._in_place("pow", other)
 
     # The few verbs that MegEngine offers as methods.
 

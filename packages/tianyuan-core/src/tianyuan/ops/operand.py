@@ -210,6 +210,8 @@ def unary_float(name: str, operand: Operand) -> Any:
 
 def unbroadcast(gradient: Any, shape: shapes.Shape) -> Any:
     """Sum a gradient over the axes along which an operand of ``shape`` was broadcast."""
+    if gradient.shape is shape:
+        return gradient
     if [shapes.expr_of(n) for n in gradient.shape] == [shapes.expr_of(n) for n in shape]:
         return gradient
     return get_op("sum_to")(gradient, shape=tuple(shape))
