@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import GradError
 from ..imperative.state import data_of, state
-from ..imperative.tape import Tape
+from ..imperative.tape import Tape, new_tape
 from ..imperative.tensor import Tensor
 from ..shapes import format_shape
 
@@ -88,7 +88,7 @@ class GradManager:
         """
         if self._tape is not None:
             raise GradError("GradManager.record: it is recording already")
-        self._tape = Tape()
+        self._tape = new_tape()
         self._watched = []
         state.tapes = [*state.tapes, self._tape]
         for tensor in self.attached_tensors():

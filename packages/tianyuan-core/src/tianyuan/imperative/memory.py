@@ -80,7 +80,9 @@ def _datas(where: str | None) -> list[Any]:
     return [
         item._data
         for item in gc.get_objects()
-        if isinstance(item, Tensor) and hasattr(item, "_spec") and where in (None, item.device)
+        if issubclass(type(item), Tensor)
+        and hasattr(item, "_spec")
+        and where in (None, item.device)
         if getattr(item._data, "nbytes", None) is not None
     ]
 
