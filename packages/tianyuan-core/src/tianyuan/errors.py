@@ -58,6 +58,10 @@ class PeerLostError(DistributedError):
     """Raise where another rank's process is gone; the cause lies there."""
 
 
+class HubError(TianyuanError, RuntimeError):
+    """Raise where a repository, its entry or its weights are not to be had."""
+
+
 class NonFiniteError(TianyuanError, ArithmeticError):
     """Raise where a result holds NaN or infinity and somebody asked to be told."""
 
