@@ -1,0 +1,134 @@
+"""Decide what a distribution is: parameters of a batch shape, events of an event shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from copy import copy
+from typing import Any, NoReturn
+
+import numpy as np
+
+from .. import functional as F
+from .. import shapes
+from ..errors import AttrError
+from ..functional.arguments import shape_of
+from ..imperative.tensor import Tensor
+
+
+class Distribution:
+    """The base of all distributions.
+
+    Args:
+        batch_shape: shape of the parameters; independent distributions side by side.
+        event_shape: shape of one event of one of them.
+
+    A value that is asked about has a shape that broadcasts with batch_shape + event_shape.
+
+    >>> Distribution((2, 3), (4,)).event_shape
+    (4,)
+    """
+
+    # Parameters by name, each of the batch shape followed by an event's own axes.
+    _parameters: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        batch_shape: Iterable[int] | None = (),
+        event_shape: Iterable[int] | None = (),
+    ) -> None:
+        self._batch_shape = shapes_of("Distribution", batch_shape)
+        self._event_shape = shapes_of("Distribution", event_shape)
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Shape of the parameters."""
+        return self._batch_shape
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """Shape of one event."""
+        return self._event_shape
+
+    def expand(self, batch_shape: Iterable[int] | None, _instance: Any = None) -> Any:
+        """Return this distribution with its parameters broadcast to a batch shape.
+
+        Args:
+            batch_shape: what the present one broadcasts to.
+            _instance: the object to set up in place of a new one.
+
+        Raises:
+            ShapeError: where it does not broadcast.
+        """
+        wanted = shapes_of("expand", batch_shape)
+        made = copy(self) if _instance is None else _instance
+        for name in self._parameters:
+            value = getattr(self, name)
+            own = tuple(value.shape[len(self._batch_shape) :])
+            setattr(made, name, F.broadcast_to(value, (*wanted, *own)))
+        made._batch_shape, made._event_shape = wanted, self._event_shape
+        return made
+
+    @property
+    def mean(self) -> Tensor:
+        """Expected value, of shape batch_shape + event_shape."""
+        self._lacks("mean")
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance, of shape batch_shape + event_shape."""
+        self._lacks("variance")
+
+    @property
+    def stddev(self) -> Tensor:
+        """Standard deviation, the root of the variance."""
+        return F.sqrt(self.variance)
+
+    def sample(self, sample_shape: Iterable[int] | None = ()) -> Tensor:
+        """Draw events, of shape sample_shape + batch_shape + event_shape."""
+        self._lacks("sample")
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the logarithm of the density, or of the probability, at a value."""
+        self._lacks("log_prob")
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Return the probability of events up to a value."""
+        self._lacks("cdf")
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """Return the value up to which events have a probability."""
+        self._lacks("icdf")
+
+    def _lacks(self, what: str) -> NoReturn:
+        raise NotImplementedError(f"{type(self).__name__}: {what} is not defined for it")
+
+    def _extended(self, sample_shape: Iterable[int] | None) -> tuple[int, ...]:
+        return (*shapes_of("sample", sample_shape), *self._batch_shape, *self._event_shape)
+
+    def __repr__(self) -> str:
+        known = ", ".join(f"{n}: {tuple(getattr(self, n).shape)}" for n in self._parameters)
+        return f"{type(self).__name__}({known})"
+
+
+def shapes_of(op: str, shape: Iterable[int] | None) -> tuple[int, ...]:
+    """Return a shape as tuple of ints."""
+    return () if shape is None else tuple(map(int, shape_of(op, tuple(shape))))
+
+
+def parameters(op: str, *values: Any) -> list[Tensor]:
+    """Return parameters as float tensors of their common shape."""
+    tensors = [v if isinstance(v, Tensor) else Tensor(np.asarray(v, np.float32)) for v in values]
+    floats = [t if t.dtype.kind == "f" else t.astype("float32") for t in tensors]
+    shape = shapes.broadcast(op, *(t.shape for t in floats))
+    return [t if t.shape == shape else F.broadcast_to(t, shape) for t in floats]
+
+
+def expect(op: str, name: str, value: Tensor, holds: Tensor, what: str) -> None:
+    """Refuse parameters out of range.
+
+    Raises:
+        AttrError: where the condition does not hold for all of them.
+    """
+    if not bool(holds.numpy().all()):
+        worst = value.numpy()[~holds.numpy()].flat[0]
+        raise AttrError(f"{op}: {name} is wrong, got {worst}, expected {what}")
