@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from ..errors import GradError
 from ..imperative.state import data_of, state
@@ -12,7 +12,16 @@ from ..imperative.tape import Tape, new_tape
 from ..imperative.tensor import Tensor
 from ..shapes import format_shape
 
-Callback = Callable[[Tensor, Tensor], Tensor]
+
+
+class Future(Protocol):
+    """A gradient that a callback still works on, until all tensors have been called for."""
+
+    def get(self) -> Tensor:
+        """Return the gradient."""
+
+
+Callback = Callable[[Tensor, Tensor], "Tensor | Future"]
 
 
 class GradManager:
@@ -47,7 +56,8 @@ class GradManager:
         """Ask for gradients of tensors.
 
         ``callbacks`` are called with (tensor, gradient) in turn, and each returns the gradient to
-        go on with. Attaching again adds callbacks.
+        go on with, or an object whose ``get()`` does so once the callbacks of all tensors have
+        been called. Attaching again adds callbacks.
 
         Raises:
             GradError: where something else than a Tensor is given.
@@ -134,21 +144,20 @@ class GradManager:
         finally:
             self.release()
         found = tape.gradients(datas, seeds)
-        for tensor, data in watched:
-            grad = found.get(id(data))
-            if grad is not None:
-                self._leave(tensor, grad)
+        called = [
+            (tensor, self._call_back(tensor, found[id(data)]))
+            for tensor, data in watched
+            if id(data) in found
+        ]
+        for tensor, given in called:
+            grad, known = _awaited(given), tensor.grad
+            tensor.grad = grad if known is None else known + grad
 
-    def _leave(self, tensor: Tensor, grad: Tensor) -> None:
+    def _call_back(self, tensor: Tensor, grad: Tensor) -> Tensor | Future:
+        found: Tensor | Future = grad
         for callback in self._attached[id(tensor)][1]:
-            grad = callback(tensor, grad)
-            if not isinstance(grad, Tensor):
-                raise GradError(
-                    "GradManager.backward: a callback must return the gradient to go on with, got "
-                    f"{type(grad).__name__}"
-                )
-        known = tensor.grad
-        tensor.grad = grad if known is None else known + grad
+            found = callback(tensor, _awaited(found))
+        return found
 
     def __enter__(self) -> GradManager:
         self.record()
@@ -196,6 +205,16 @@ class GradManagerGroup:
 
     def __exit__(self, *exc: object) -> None:
         self.release()
+
+
+def _awaited(grad: Tensor | Future) -> Tensor:
+    found = grad if isinstance(grad, Tensor) or not hasattr(grad, "get") else grad.get()
+    if not isinstance(found, Tensor):
+        raise GradError(
+            "GradManager.backward: a callback must return the gradient to go on with, got "
+            f"{type(found).__name__}"
+        )
+    return found
 
 
 def _as_list(value: Tensor | Sequence[Tensor] | None) -> list[Tensor]:

@@ -94,10 +94,13 @@ class Tape:
         specs: Sequence[TensorSpec],
         outputs: Sequence[Tensor],
     ) -> None:
-        """Append anything that gradients pass through, if a tracked value flows into it."""
+        """Append anything that gradients pass through, if a tracked value flows into it.
+
+        An effect is always appended, and its gradient always runs: other processes wait for it.
+        """
         tracked = self.tracked
         needs = tuple([id(data) in tracked for data in inputs])
-        if True not in needs:
+        if True not in needs and not _is_effect(source):
             return
         made = tuple([tensor._data for tensor in outputs])
         made_specs = tuple([tensor._spec for tensor in outputs])
@@ -113,7 +116,7 @@ class Tape:
         for entry in reversed(self.entries):
             source, _, inputs, specs, outputs, _, needs = entry
             grads = tuple([found.get(id(data)) for data in outputs])
-            if all(grad is None for grad in grads):
+            if all(grad is None for grad in grads) and not _is_effect(source):
                 continue
             backward = source.grad or _decomposed_grad(source)
             passed = backward(_Recorded(entry), grads)
@@ -123,6 +126,10 @@ class Tape:
                         _check(source.name, spec, grad)
                     _accumulate(found, data, grad)
         return found
+
+
+def _is_effect(source: Differentiable) -> bool:
+    return isinstance(source, Op) and not source.pure
 
 
 _make_tape: Callable[[], Tape] = Tape
