@@ -82,6 +82,13 @@ def is_float(dtype: DType) -> bool:
     return dtype.kind == "f" or name_of(dtype) == "bfloat16"
 
 
+def epsilon(dtype: DType) -> float:
+    """Return the difference between 1 and the next larger number of a floating type."""
+    if name_of(dtype) == "bfloat16":
+        return 2.0**-7
+    return float(np.finfo(dtype).eps)
+
+
 def is_integer(dtype: DType) -> bool:
     """Tell whether a dtype is a signed or unsigned integer type."""
     return dtype.kind in "iu"

@@ -197,7 +197,7 @@ def test_gradients(ours, theirs):
         (lambda: F.matmul(Tensor(X), Tensor(X)), ShapeError, "^matmul: "),
         (lambda: F.dot(Tensor(X), Tensor(X)), ShapeError, "^dot: inputs must be vectors"),
         (lambda: F.cross(Tensor(X), Tensor(X)), ShapeError, "^cross: vectors must have 3"),
-        (lambda: F.einsum("ii->i", Tensor(X[0])), AttrError, "^einsum: equation"),
+        (lambda: F.einsum("ij->ii", Tensor(X[0])), AttrError, "^einsum: equation"),
         (lambda: F.einsum("ij->i", Tensor(X)), AttrError, "^einsum: term"),
     ],
 )

@@ -100,7 +100,70 @@ def logsumexp(inp: Tensor, axis: int | Sequence[int], keepdims: bool = False) ->
     return run("logsumexp", found, axes=axes, keepdims=bool(keepdims))
 
 
+def log_softmax(inp: Tensor, axis: int | Sequence[int] = -1) -> Tensor:
+    """Return log(softmax(x)): ``logsoftmax`` with PyTorch's spelling, along the last axis.
+
+    >>> log_softmax(Tensor([0.0, 0.0])).numpy().round(3).tolist()
+    [-0.6930000185966492, -0.6930000185966492]
+    """
+    return logsoftmax(inp, axis)
+
+
+def elu(inp: Tensor, alpha: float = 1.0) -> Tensor:
+    """Return x where positive and alpha * (exp(x) - 1) elsewhere (Clevert et al., 2015).
+
+    >>> elu(Tensor([1.0, 0.0])).tolist()
+    [1.0, 0.0]
+    """
+    x = floating(tensor("elu", inp))
+    # The exponential of what is positive would overflow, and its gradient with it.
+    below = elemwise.mul(elemwise.expm1(elemwise.minimum(x, 0.0)), float(alpha))
+    return run("where", elemwise.greater(x, 0), x, below)
+
+
+def selu(inp: Tensor) -> Tensor:
+    """Return the scaled exponential unit (Klambauer et al., Self-normalizing networks, 2017).
+
+    >>> selu(Tensor([1.0])).numpy().round(4).tolist()
+    [1.0506999492645264]
+    """
+    return elemwise.mul(elu(inp, 1.6732632423543772), 1.0507009873554805)
+
+
+def mish(inp: Tensor) -> Tensor:
+    """Return x * tanh(softplus(x)) (Misra, 2019).
+
+    >>> mish(Tensor([0.0])).tolist()
+    [0.0]
+    """
+    x = floating(tensor("mish", inp))
+    return elemwise.mul(x, elemwise.tanh(softplus(x)))
+
+
+def hardtanh(inp: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
+    """Return x limited to min_val..max_val.
+
+    Raises:
+        AttrError: where the limits are crossed.
+
+    >>> hardtanh(Tensor([-2.0, 0.5])).tolist()
+    [-1.0, 0.5]
+    """
+    return elemwise.clip(floating(tensor("hardtanh", inp)), float(min_val), float(max_val))
+
+
+def softsign(inp: Tensor) -> Tensor:
+    """Return x / (1 + |x|).
+
+    >>> softsign(Tensor([-1.0, 3.0])).tolist()
+    [-0.5, 0.75]
+    """
+    x = floating(tensor("softsign", inp))
+    return elemwise.div(x, elemwise.add(elemwise.abs(x), 1.0))
+
+
 __all__ = [
-    "gelu", "hsigmoid", "hswish", "leaky_relu", "logsigmoid", "logsoftmax", "logsumexp", "prelu",
-    "relu", "relu6", "sigmoid", "silu", "softmax", "softplus",
+    "elu", "gelu", "hardtanh", "hsigmoid", "hswish", "leaky_relu", "log_softmax", "logsigmoid",
+    "logsoftmax", "logsumexp", "mish", "prelu", "relu", "relu6", "selu", "sigmoid", "silu",
+    "softmax", "softplus", "softsign",
 ]  # fmt: skip

@@ -8,6 +8,7 @@ from .. import shapes
 from ..errors import AttrError, ShapeError
 from ..imperative.tensor import Tensor
 from .arguments import run, same_dtype, tensors
+from .creation import arange
 
 _AXES = "αβγδεζηθικλμνξοπ"  # stand for the axes of an ellipsis
 
@@ -16,15 +17,31 @@ def einsum(equation: str, *args: Tensor) -> Tensor:
     """Sum products of elements over the indices that the result lacks, as numpy's einsum.
 
     ``"ij,jk->ik"`` multiplies matrices. Without ``->`` the result has the letters that stand once,
-    in alphabetical order. ``...`` stands for axes of equal extents in all operands
-    that have it. A letter twice in one term is not offered.
+    in alphabetical order. ``...`` stands for axes that broadcast over the operands that
+    have it. A letter twice in one term takes the diagonal.
 
     Raises:
         AttrError: where the equation cannot be read or does not fit the operands.
         ShapeError: where one letter has two extents.
+
+    >>> einsum("ii->i", Tensor([[1, 2], [3, 4]])).tolist()
+    [1, 4]
     """
     operands = same_dtype("einsum", *tensors("einsum", *args))
     terms, result = _parse(equation, [operand.ndim for operand in operands])
+    extents = _extents(terms, operands)
+    for number, (term, operand) in enumerate(zip(terms, operands, strict=True)):
+        terms[number], operands[number] = _narrowed(term, operand, extents)
+    have, value = terms[0], operands[0]
+    for number in range(1, len(terms)):
+        wanted = set(result).union(*terms[number + 1 :])
+        have, value = _contract(have, value, terms[number], operands[number], wanted, extents)
+    have, value = _summed(have, value, set(result))
+    return _ordered(have, value, result)
+
+
+def _extents(terms: list[str], operands: list[Tensor]) -> dict[str, int]:
+    """Return the extent of each letter; axes of an ellipsis broadcast, others must agree."""
     extents: dict[str, int] = {}
     for term, operand in zip(terms, operands, strict=True):
         if len(term) != operand.ndim:
@@ -33,17 +50,31 @@ def einsum(equation: str, *args: Tensor) -> Tensor:
                 f"{shapes.format_shape(operand.shape)}"
             )
         for letter, extent in zip(term, operand.shape, strict=True):
-            if int(extents.setdefault(letter, extent)) != int(extent):
+            known = extents.setdefault(letter, extent)
+            if int(known) == int(extent) or (letter in _AXES and int(extent) == 1):
+                continue
+            if letter not in _AXES or int(known) != 1:
                 raise ShapeError(
-                    f"einsum: {letter!r} has two extents, got {int(extents[letter])} "
-                    f"and {int(extent)}"
+                    f"einsum: {letter!r} has two extents, got {int(known)} and {int(extent)}"
                 )
-    have, value = terms[0], operands[0]
-    for number in range(1, len(terms)):
-        wanted = set(result).union(*terms[number + 1 :])
-        have, value = _contract(have, value, terms[number], operands[number], wanted, extents)
-    have, value = _summed(have, value, set(result))
-    return _ordered(have, value, result)
+            extents[letter] = extent
+    return extents
+
+
+def _narrowed(term: str, value: Tensor, extents: dict[str, int]) -> tuple[str, Tensor]:
+    """Drop the axes of extent 1 that broadcast, and take the diagonal of letters that repeat."""
+    kept = [i for i, c in enumerate(term) if int(value.shape[i]) == int(extents[c])]
+    if len(kept) < len(term):
+        value = run("reshape", value, shape=tuple(value.shape[i] for i in kept))
+        term = "".join(term[i] for i in kept)
+    for letter in [c for c, uses in Counter(term).items() if uses > 1]:
+        axes = [i for i, c in enumerate(term) if c == letter]
+        rest = [i for i, c in enumerate(term) if c != letter]
+        value = run("transpose", value, perm=(*axes, *rest))
+        steps = arange(extents[letter], dtype="int32", device=value.device)
+        value = run("index", value, *(steps for _ in axes), count=len(axes))
+        term = letter + "".join(term[i] for i in rest)
+    return term, value
 
 
 def _parse(equation: str, ranks: list[int]) -> tuple[list[str], str]:
@@ -59,11 +90,11 @@ def _parse(equation: str, ranks: list[int]) -> tuple[list[str], str]:
     right = _spelled(right, longest)
     every = (*written, right)
     valid = len(terms) == len(ranks) and all(term.isalpha() or not term for term in every)
-    twice = any(len(set(term)) != len(term) for term in every)
+    twice = len(set(right)) != len(right)
     if not valid or twice or not set(right) <= set("".join(written)):
         raise AttrError(
             f"einsum: equation is not valid, got {equation!r} for {len(ranks)} operands, expected "
-            "like 'ij,jk->ik' with no letter twice in a term"
+            "like 'ij,jk->ik' with no letter twice in the result"
         )
     return written, right
 

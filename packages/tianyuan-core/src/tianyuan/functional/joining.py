@@ -148,6 +148,20 @@ def roll(
     return rolled
 
 
+def flip(inp: Tensor, axis: int | Sequence[int] | None = None) -> Tensor:
+    """Reverse the order of elements along axes, all of them by default.
+
+    >>> flip(Tensor([[1, 2], [3, 4]]), 1).tolist()
+    [[2, 1], [4, 3]]
+    """
+    found = tensor("flip", inp)
+    axes = shapes.normalize_axes("flip", axis, found.ndim)
+    shape = found.shape
+    starts = tuple(n - 1 if a in axes else 0 for a, n in enumerate(shape))
+    steps = tuple(-1 if a in axes else 1 for a in range(found.ndim))
+    return run("slice", found, starts=starts, sizes=tuple(shape), steps=steps)
+
+
 def meshgrid(*inputs: Tensor, indexing: str = "xy") -> list[Tensor]:
     """Spread vectors over a grid, one result per vector; ``xy`` swaps the first two axes.
 

@@ -9,12 +9,12 @@ from ..errors import AttrError, DTypeError, ShapeError
 from ..imperative import generator
 from ..imperative.tensor import Tensor
 from . import elemwise
-from .arguments import choice, floating, pair, run, tensor
+from .arguments import accepts_keepdim, choice, floating, pair, run, tensor
 from .joining import stack
 
 __all__ = [
-    "dropout", "embedding", "indexing_one_hot", "one_hot", "pad", "pixel_shuffle",
-    "sliding_window", "sliding_window_transpose",
+    "dropout", "embedding", "fold", "indexing_one_hot", "one_hot", "pad", "pixel_shuffle",
+    "sliding_window", "sliding_window_transpose", "unfold",
 ]  # fmt: skip
 
 
@@ -77,6 +77,7 @@ def one_hot(inp: Tensor, num_classes: int) -> Tensor:
     return run("one_hot", index, depth=int(num_classes), dtype=inp.dtype.name)
 
 
+@accepts_keepdim
 def indexing_one_hot(src: Tensor, index: Tensor, axis: int = 1, keepdims: bool = False) -> Tensor:
     """Pick one element along an axis for each index; the index lacks that axis.
 
@@ -258,3 +259,52 @@ def _image(op: str, inp: Any) -> Tensor:
             "expected (N, C, H, W)"
         )
     return found
+
+
+def unfold(
+    inp: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
+) -> Tensor:
+    """Gather the windows of (N, C, H, W) as columns (N, C * KH * KW, OH * OW), as PyTorch does.
+
+    Raises:
+        ShapeError: where the input has another rank than 4 or is smaller than a window.
+
+    >>> unfold(Tensor([[[[1, 2], [3, 4]]]]), (1, 2)).tolist()
+    [[[1, 3], [2, 4]]]
+    """
+    windows = sliding_window(inp, kernel_size, padding, stride, dilation)
+    n, c, oh, ow, kh, kw = windows.shape
+    moved = run("transpose", windows, perm=(0, 1, 4, 5, 2, 3))
+    return run("reshape", moved, shape=(n, c * kh * kw, oh * ow))
+
+
+def fold(
+    inp: Tensor,
+    output_size: Any,
+    kernel_size: Any,
+    dilation: Any = 1,
+    padding: Any = 0,
+    stride: Any = 1,
+) -> Tensor:
+    """Add columns (N, C * KH * KW, OH * OW) up where ``unfold`` took them from.
+
+    Raises:
+        ShapeError: where the input's shape is not that of the columns of such an image.
+
+    >>> fold(Tensor([[[1, 3], [2, 4]]]), (2, 2), (1, 2)).tolist()
+    [[[[1, 2], [3, 4]]]]
+    """
+    size = pair("fold", "output_size", output_size, 1)
+    windows = _Windows("fold", size, kernel_size, padding, stride, dilation)
+    kh, kw = windows.kernel
+    shape = tensor("fold", inp).shape
+    places = shapes.volume(windows.out)
+    if len(shape) != 3 or int(shape[1]) % (kh * kw) or int(shape[2]) != int(places):
+        raise ShapeError(
+            f"fold: input does not fit, got {shapes.format_shape(shape)}, "
+            f"expected (N, C * {kh * kw}, {int(places)})"
+        )
+    channels = shape[1] // (kh * kw)
+    apart = run("reshape", inp, shape=(shape[0], channels, kh, kw, *windows.out))
+    moved = run("transpose", apart, perm=(0, 1, 4, 5, 2, 3))
+    return sliding_window_transpose(moved, size, kernel_size, padding, stride, dilation)

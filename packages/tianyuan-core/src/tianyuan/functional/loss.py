@@ -17,7 +17,8 @@ from .layers import indexing_one_hot
 from .picking import where
 
 __all__ = [
-    "binary_cross_entropy", "cross_entropy", "ctc_loss", "hinge_loss", "l1_loss", "square_loss",
+    "binary_cross_entropy", "cross_entropy", "ctc_loss", "hinge_loss", "huber_loss", "kl_div",
+    "l1_loss", "mse_loss", "nll_loss", "smooth_l1_loss", "square_loss",
 ]  # fmt: skip
 
 _REDUCTIONS = ("mean", "sum", "none")
@@ -159,3 +160,104 @@ def hinge_loss(pred: Tensor, label: Tensor, norm: str = "L1", reduction: str = "
     gap = relu(elemwise.sub(1.0, elemwise.mul(pred, label)))
     loss = math.sum(gap if norm == "L1" else elemwise.square(gap), axis=1)
     return _reduced("hinge_loss", loss, reduction)
+
+
+def mse_loss(pred: Tensor, label: Tensor, reduction: str = "mean") -> Tensor:
+    """Return (pred - label)**2, reduced: ``square_loss`` under PyTorch's name.
+
+    >>> mse_loss(Tensor([1.0, 3.0]), Tensor([1.0, 1.0])).item()
+    2.0
+    """
+    return square_loss(pred, label, reduction)
+
+
+def huber_loss(pred: Tensor, label: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
+    """Return d**2 / 2 for d = |pred - label| <= delta and delta * (d - delta / 2) beyond, reduced.
+
+    Raises:
+        ShapeError: where the shapes differ.
+        AttrError: where delta is not positive.
+
+    >>> huber_loss(Tensor([0.0, 0.0]), Tensor([1.0, 3.0]), "none").tolist()
+    [0.5, 2.5]
+    """
+    choice("huber_loss", "reduction", reduction, _REDUCTIONS)
+    if not delta > 0:
+        raise AttrError(f"huber_loss: delta must be positive, got {delta}")
+    pred, label = _pair("huber_loss", pred, label)
+    gap = elemwise.abs(elemwise.sub(pred, label))
+    near = elemwise.minimum(gap, float(delta))
+    loss = elemwise.mul(near, elemwise.sub(gap, elemwise.mul(near, 0.5)))
+    return _reduced("huber_loss", loss, reduction)
+
+
+def smooth_l1_loss(
+    pred: Tensor, label: Tensor, reduction: str = "mean", beta: float = 1.0
+) -> Tensor:
+    """Return d**2 / (2 * beta) for d = |pred - label| < beta and d - beta / 2 beyond, reduced.
+
+    With beta 0 it is ``l1_loss``.
+
+    Raises:
+        ShapeError: where the shapes differ.
+        AttrError: where beta is negative.
+
+    >>> smooth_l1_loss(Tensor([0.0, 0.0]), Tensor([1.0, 3.0]), "none").tolist()
+    [0.5, 2.5]
+    """
+    if not beta >= 0:
+        raise AttrError(f"smooth_l1_loss: beta must not be negative, got {beta}")
+    if beta == 0:
+        return l1_loss(pred, label, reduction)
+    return elemwise.div(huber_loss(pred, label, reduction, beta), float(beta))
+
+
+def nll_loss(pred: Tensor, label: Tensor, axis: int = 1, reduction: str = "mean") -> Tensor:
+    """Return the negative of the log-probability that ``pred`` gives to the label, reduced.
+
+    ``pred`` holds one log-probability per class along the axis (0 for a vector), ``label`` class
+    indices without that axis.
+
+    Raises:
+        ShapeError: where the label's shape is not that of pred without the axis.
+        IndexRangeError: where a label lies outside the classes; in a trace the run raises.
+
+    >>> nll_loss(Tensor([[-1.0, -2.0]]), Tensor([1])).item()
+    2.0
+    """
+    choice("nll_loss", "reduction", reduction, _REDUCTIONS)
+    logs = floating(tensor("nll_loss", pred, "pred"))
+    axis = shapes.normalize_axis("nll_loss", axis if logs.ndim > 1 else 0, logs.ndim)
+    picked = indexing_one_hot(logs, _labels(label, logs.shape[axis]), axis)
+    return _reduced("nll_loss", elemwise.neg(picked), reduction)
+
+
+def kl_div(
+    pred: Tensor, label: Tensor, reduction: str = "mean", log_target: bool = False
+) -> Tensor:
+    """Return label * (log(label) - pred), reduced, for log-probabilities ``pred``.
+
+    ``label`` holds probabilities, or their logarithms with ``log_target``; a probability of 0
+    adds nothing. The reduction may also be ``batchmean``: the sum over the first extent.
+
+    Raises:
+        ShapeError: where the shapes differ.
+
+    >>> kl_div(Tensor([[0.0, -1.0]]), Tensor([[1.0, 0.0]]), "batchmean").item()
+    0.0
+    """
+    choice("kl_div", "reduction", reduction, (*_REDUCTIONS, "batchmean"))
+    pred, label = _pair("kl_div", pred, label)
+    label = floating(label)
+    if log_target:
+        loss = elemwise.mul(elemwise.exp(label), elemwise.sub(label, pred))
+    else:
+        safe = where(elemwise.greater(label, 0), label, 1.0)
+        entropy = elemwise.mul(label, elemwise.log(safe))
+        loss = elemwise.sub(entropy, elemwise.mul(label, pred))
+    if reduction != "batchmean":
+        return _reduced("kl_div", loss, reduction)
+    if pred.ndim == 0:
+        raise ShapeError("kl_div: batchmean needs a first axis, got a scalar")
+    count = pred.extent(pred.shape[0], pred.dtype)
+    return elemwise.div(math.sum(loss), count)

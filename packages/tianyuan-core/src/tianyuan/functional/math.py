@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from .linalg import cross, dot, matinv, matmul
 from .reduction import (
+    amax,
+    amin,
     argmax,
     argmin,
     argsort,
+    isfinite,
     isinf,
     isnan,
     max,
@@ -24,6 +27,7 @@ from .reduction import (
 )
 
 __all__ = [
-    "argmax", "argmin", "argsort", "cross", "dot", "isinf", "isnan", "matinv", "matmul", "max",
-    "mean", "min", "norm", "normalize", "prod", "sign", "sort", "std", "sum", "topk", "var",
+    "amax", "amin", "argmax", "argmin", "argsort", "cross", "dot", "isfinite", "isinf", "isnan",
+    "matinv", "matmul", "max", "mean", "min", "norm", "normalize", "prod", "sign", "sort",
+    "std", "sum", "topk", "var",
 ]  # fmt: skip

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from .. import shapes
+from .. import dtypes, shapes
 from ..errors import AttrError, ShapeError
 from ..imperative.precision import lowered, raised
 from ..imperative.tensor import Tensor
 from . import elemwise, math
-from .arguments import floating, run, run_many, same_dtype, tensor
+from .arguments import floating, run, run_many, same_dtype, same_shape, tensor
 
 __all__ = [
     "batch_norm", "general_norm", "group_norm", "instance_norm", "layer_norm",
-    "local_response_norm",
+    "local_response_norm", "rms_norm",
 ]  # fmt: skip
 
 
@@ -122,17 +122,23 @@ def layer_norm(
         ShapeError: where the shapes do not fit.
         AttrError: where affine is asked for without weight and bias.
     """
-    given = normalized_shape if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
     x = raised(floating(tensor("layer_norm", inp)))
+    axes, extents = _last_axes("layer_norm", x, normalized_shape)
+    operands = _scaled("layer_norm", x, extents, affine, weight, bias)
+    return run("layer_norm", *operands, ndim=len(axes), eps=float(eps), affine=bool(affine))
+
+
+def _last_axes(op: str, x: Tensor, normalized_shape: Any) -> tuple[shapes.Shape, shapes.Shape]:
+    """Return the last axes, which must have the extents given, and those extents."""
+    given = normalized_shape if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
     axes = tuple(range(x.ndim - len(given), x.ndim))
     extents = tuple(x.shape[axis] for axis in axes) if x.ndim >= len(given) else ()
     if not given or tuple(map(int, extents)) != tuple(map(int, given)):
         raise ShapeError(
-            f"layer_norm: normalized_shape does not fit, got {tuple(map(int, given))} for input "
+            f"{op}: normalized_shape does not fit, got {tuple(map(int, given))} for input "
             f"{shapes.format_shape(x.shape)}"
         )
-    operands = _scaled("layer_norm", x, extents, affine, weight, bias)
-    return run("layer_norm", *operands, ndim=len(axes), eps=float(eps), affine=bool(affine))
+    return axes, extents
 
 
 def _scaled(
@@ -280,3 +286,34 @@ def local_response_norm(
     )
     total = elemwise.mul(run("reshape", average, shape=x.shape), float(kernel_size * alpha))
     return elemwise.div(x, elemwise.pow(elemwise.add(total, k), beta))
+
+
+def rms_norm(
+    inp: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
+    """Divide by the root of the mean square over the last axes, of extents ``normalized_shape``.
+
+    A weight of that shape scales the result. ``eps``, the dtype's epsilon by default, is added to
+    the mean square. Follows Zhang and Sennrich, Root mean square layer normalization, 2019.
+
+    Raises:
+        ShapeError: where the shapes do not fit.
+
+    >>> rms_norm(Tensor([3.0, 3.0]), (2,)).numpy().round(3).tolist()
+    [1.0, 1.0]
+    """
+    x = raised(floating(tensor("rms_norm", inp)))
+    axes, extents = _last_axes("rms_norm", x, normalized_shape)
+    least = float(dtypes.epsilon(x.dtype)) if eps is None else float(eps)
+    # 16-bit floats are squared in float32, which large activations would overflow otherwise.
+    wide = cast(Tensor, x.cast("float32")) if x.dtype.itemsize == 2 else x
+    spread = math.mean(elemwise.square(wide), axes, True)
+    y = elemwise.div(wide, elemwise.sqrt(elemwise.add(spread, least))).cast(x.dtype)
+    if weight is None:
+        return cast(Tensor, y)
+    if not same_shape(tensor("rms_norm", weight, "weight").shape, extents):
+        raise ShapeError(
+            f"rms_norm: weight does not fit, got shape {shapes.format_shape(weight.shape)}, "
+            f"expected {shapes.format_shape(extents)}"
+        )
+    return elemwise.mul(y, weight)

@@ -95,6 +95,18 @@ def cumsum(inp: Tensor, axis: int) -> Tensor:
     return run("cumsum", found, axis=shapes.normalize_axis("cumsum", axis, found.ndim))
 
 
+def cumprod(inp: Tensor, axis: int) -> Tensor:
+    """Return the running product along an axis; bool is counted in int32.
+
+    >>> cumprod(Tensor([1, 2, 3]), 0).tolist()
+    [1, 2, 6]
+    """
+    found = tensor("cumprod", inp)
+    if dtypes.is_bool(found.dtype):
+        found = cast(Tensor, found.cast("int32"))
+    return run("cumprod", found, axis=shapes.normalize_axis("cumprod", axis, found.ndim))
+
+
 def diag(inp: Tensor, k: int = 0) -> Tensor:
     """Put a vector on the k-th diagonal of a square matrix, or take that of a matrix.
 

@@ -12,8 +12,8 @@ from . import elemwise
 from .arguments import accepts_keepdim, floating, run, run_many, tensor
 
 __all__ = [
-    "argmax", "argmin", "argsort", "isinf", "isnan", "max", "mean", "min", "norm", "normalize",
-    "prod", "sign", "sort", "std", "sum", "topk", "var",
+    "amax", "amin", "argmax", "argmin", "argsort", "isfinite", "isinf", "isnan", "max", "mean",
+    "min", "norm", "normalize", "prod", "sign", "sort", "std", "sum", "topk", "var",
 ]  # fmt: skip
 
 Axes = int | Sequence[int] | None
@@ -61,6 +61,26 @@ def min(inp: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 
 
 @accepts_keepdim
+def amax(inp: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """Return the largest element over axes: ``max`` under numpy's other name.
+
+    >>> amax(Tensor([[1, 2], [3, 4]]), axis=1).tolist()
+    [2, 4]
+    """
+    return _reduce("max", inp, axis, keepdims)
+
+
+@accepts_keepdim
+def amin(inp: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """Return the smallest element over axes: ``min`` under numpy's other name.
+
+    >>> amin(Tensor([[1, 2], [3, 4]]), axis=1).tolist()
+    [1, 3]
+    """
+    return _reduce("min", inp, axis, keepdims)
+
+
+@accepts_keepdim
 def var(inp: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Return the biased variance over axes, all of them by default."""
     inp = floating(tensor("var", inp))
@@ -70,7 +90,14 @@ def var(inp: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 @accepts_keepdim
 def std(inp: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Return the square root of the biased variance over axes, all of them by default."""
-    return elemwise.sqrt(var(inp, axis, keepdims))
+    return _root(var(inp, axis, keepdims))
+
+
+def _root(value: Tensor) -> Tensor:
+    """Return the square root, with the subgradient 0 at 0 instead of an infinite slope."""
+    zero = elemwise.equal(value, 0)
+    one, nothing = value.full((), 1.0), value.full((), 0.0)
+    return run("where", zero, nothing, elemwise.sqrt(run("where", zero, one, value)))
 
 
 def _arg_reduce(op: str, inp: Any, axis: Axes, keepdims: bool) -> Tensor:
@@ -117,20 +144,26 @@ def norm(
     """Return the vector norm of order ``ord`` (2 by default) along an axis, or of all elements.
 
     Order 0 counts the elements that are not zero; orders inf and -inf give the largest and the
-    smallest absolute value; any other p gives sum(|x|**p)**(1/p).
+    smallest absolute value; any other p gives sum(|x|**p)**(1/p). Where the norm is 0, so is its
+    gradient.
     """
     inp = floating(tensor("norm", inp))
     order = 2.0 if ord is None else float(ord)
     if order == 0:
         return cast(Tensor, sum(elemwise.not_equal(inp, 0), axis, keepdims).cast(inp.dtype))
     if order == 2:
-        return elemwise.sqrt(sum(elemwise.square(inp), axis, keepdims))
+        return _root(sum(elemwise.square(inp), axis, keepdims))
     size = elemwise.abs(inp)
     if order == 1:
         return sum(size, axis, keepdims)
     if order in (float("inf"), float("-inf")):
         return max(size, axis, keepdims) if order > 0 else min(size, axis, keepdims)
-    return elemwise.pow(sum(elemwise.pow(size, order), axis, keepdims), 1.0 / order)
+    total = sum(elemwise.pow(size, order), axis, keepdims)
+    if order < 0:
+        return elemwise.pow(total, 1.0 / order)
+    zero = elemwise.equal(total, 0)
+    safe = run("where", zero, total.full((), 1.0), total)
+    return run("where", zero, total.full((), 0.0), elemwise.pow(safe, 1.0 / order))
 
 
 def normalize(
@@ -156,19 +189,33 @@ def isinf(inp: Tensor) -> Tensor:
     return run("isinf", floating(tensor("isinf", inp)))
 
 
-def sort(inp: Tensor, descending: bool = False, dim: int = -1) -> tuple[Tensor, Tensor]:
+def isfinite(inp: Tensor) -> Tensor:
+    """Tell by bool which elements are neither infinite nor NaN.
+
+    >>> isfinite(Tensor([1.0, float("inf"), float("nan")])).tolist()
+    [True, False, False]
+    """
+    found = floating(tensor("isfinite", inp))
+    return elemwise.logical_not(elemwise.logical_or(isnan(found), isinf(found)))
+
+
+def sort(
+    inp: Tensor, descending: bool = False, dim: int = -1, *, axis: int | None = None
+) -> tuple[Tensor, Tensor]:
     """Sort along an axis, the last by default; return the values and their int32 indices.
 
-    The sort is stable. NaN comes last, or first where ``descending``.
+    ``axis`` is another name for ``dim``. The sort is stable. NaN comes last, or first where
+    ``descending``.
     """
-    axis = shapes.normalize_axis("sort", dim, tensor("sort", inp).ndim)
+    place = dim if axis is None else axis
+    axis = shapes.normalize_axis("sort", place, tensor("sort", inp).ndim)
     values, indices = run_many("sort", inp, axis=axis, descending=bool(descending))
     return values, indices
 
 
-def argsort(inp: Tensor, descending: bool = False) -> Tensor:
-    """Return the int32 indices that sort along the last axis; the sort is stable."""
-    axis = shapes.normalize_axis("argsort", -1, tensor("argsort", inp).ndim)
+def argsort(inp: Tensor, descending: bool = False, *, axis: int = -1) -> Tensor:
+    """Return the int32 indices that sort along an axis, the last by default; the sort is stable."""
+    axis = shapes.normalize_axis("argsort", axis, tensor("argsort", inp).ndim)
     return run_many("sort", inp, axis=axis, descending=bool(descending))[1]
 
 
@@ -178,8 +225,10 @@ def topk(
     descending: bool = True,
     kth_only: bool = False,
     no_sort: bool = False,
+    *,
+    axis: int = -1,
 ) -> Any:
-    """Return the k largest elements (the smallest unless ``descending``) along the last axis.
+    """Return the k largest elements (the smallest unless ``descending``) along an axis.
 
     Returns the values, sorted, and their int32 indices; with ``kth_only`` the k-th value alone,
     without the axis. ``no_sort`` allows any order, which the sorted one satisfies.
@@ -187,14 +236,13 @@ def topk(
     Raises:
         AttrError: where k is not between 1 and the extent.
     """
-    axis = shapes.normalize_axis("topk", -1, tensor("topk", inp).ndim)
+    axis = shapes.normalize_axis("topk", axis, tensor("topk", inp).ndim)
     if not 1 <= int(k) <= int(inp.shape[axis]):
         raise AttrError(f"topk: k is out of range, got {k}, expected 1 to {int(inp.shape[axis])}")
     values, indices = run_many("topk", inp, k=int(k), axis=axis, descending=bool(descending))
     if kth_only:
-        count = values.ndim
-        starts = (0,) * (count - 1) + (int(k) - 1,)
-        sizes = (*values.shape[:-1], 1)
-        last = run("slice", values, starts=starts, sizes=sizes, steps=(1,) * count)
-        return run("reshape", last, shape=values.shape[:-1])
+        starts = tuple(int(k) - 1 if a == axis else 0 for a in range(values.ndim))
+        sizes = tuple(1 if a == axis else n for a, n in enumerate(values.shape))
+        last = run("slice", values, starts=starts, sizes=sizes, steps=(1,) * values.ndim)
+        return run("reshape", last, shape=(*values.shape[:axis], *values.shape[axis + 1 :]))
     return values, indices

@@ -7,8 +7,10 @@ from typing import Any, cast
 import numpy as np
 
 from .. import shapes
-from ..errors import AttrError, ShapeError
+from ..errors import AttrError, KernelError, ShapeError
+from ..imperative import dispatch
 from ..imperative.indexing import concrete
+from ..imperative.state import state
 from ..imperative.tensor import Tensor
 from . import elemwise, math
 from .arguments import choice, floating, pair, run, tensor
@@ -19,15 +21,49 @@ from .sampling import Sampler, clamped, images, numbers
 __all__ = ["nms", "roi_align", "roi_pooling"]
 
 
-def _regions(op: str, rois: Any, scale: float) -> Tensor:
+def checked_regions(op: str, rois: Any, scale: float, count: int) -> Tensor:
+    """Return regions (image, x1, y1, x2, y2) in floats, their values checked outside of a trace.
+
+    Raises:
+        ShapeError: where they are not (R, 5).
+        AttrError: where the scale is not positive.
+        KernelError: where a value is not finite, or an image is not one of ``count``.
+    """
     found = floating(tensor(op, rois, "rois"))
     if found.ndim != 2 or int(found.shape[1]) != 5:
         raise ShapeError(
             f"{op}: rois do not fit, got {shapes.format_shape(found.shape)}, expected (R, 5)"
         )
-    if scale <= 0:
+    if not scale > 0:
         raise AttrError(f"{op}: the scale must be positive, got {scale}")
+    if state.recorder is not None:
+        return found
+    values = dispatch.host_array(found, found._data).astype(np.float64)
+    broken = np.flatnonzero(~np.isfinite(values).all(axis=1))
+    if broken.size:
+        raise KernelError(
+            f"{op}: region {broken[0]} is not finite, got {values[broken[0]].tolist()}"
+        )
+    if values.size and not (values[:, 0].min() >= 0 and values[:, 0].max() < int(count)):
+        outside = values[:, 0].min() if values[:, 0].min() < 0 else values[:, 0].max()
+        raise KernelError(
+            f"{op}: a region's image is out of range, got {outside:g}, "
+            f"expected 0 to {int(count) - 1}"
+        )
     return found
+
+
+def _expect_upright(op: str, regions: Tensor) -> None:
+    """Raise KernelError where a region ends before it starts, outside of a trace."""
+    if state.recorder is not None:
+        return
+    values = dispatch.host_array(regions, regions._data)
+    empty = np.flatnonzero((values[:, 3:] < values[:, 1:3]).any(axis=1))
+    if empty.size:
+        raise KernelError(
+            f"{op}: region {empty[0]} is empty, got {values[empty[0]].tolist()}, "
+            "expected x1 <= x2 and y1 <= y2"
+        )
 
 
 def roi_align(
@@ -48,12 +84,17 @@ def roi_align(
     Raises:
         ShapeError: where the shapes do not fit.
         AttrError: where the mode is unknown.
+        KernelError: where a region is not finite, ends before it starts while ``aligned``, or
+            names an image that is not there.
     """
     op = "roi_align"
-    image, regions = images(op, inp), _regions(op, rois, spatial_scale)
+    image = images(op, inp)
+    regions = checked_regions(op, rois, spatial_scale, image.shape[0])
     choice(op, "mode", mode, ("average", "max"))
     out = pair(op, "output_shape", output_shape, 1)
     samples = pair(op, "sample_points", sample_points, 1)
+    if aligned:
+        _expect_upright(op, regions)
     batch = cast(Tensor, regions[:, 0].cast("int32"))
     corners = elemwise.sub(elemwise.mul(regions[:, 1:], spatial_scale), 0.5 if aligned else 0.0)
     axes = []
@@ -100,9 +141,11 @@ def roi_pooling(
     Raises:
         ShapeError: where the shapes do not fit.
         AttrError: where the mode is unknown.
+        KernelError: where a region is not finite or names an image that is not there.
     """
     op = "roi_pooling"
-    image, regions = images(op, inp), _regions(op, rois, scale)
+    image = images(op, inp)
+    regions = checked_regions(op, rois, scale, image.shape[0])
     choice(op, "mode", mode, ("max", "average"))
     out = pair(op, "output_shape", output_shape, 1)
     chosen = run("take", image, regions[:, 0].cast("int32"), axis=0)

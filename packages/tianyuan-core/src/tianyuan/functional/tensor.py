@@ -13,7 +13,7 @@ from .creation import (
     zeros,
     zeros_like,
 )
-from .joining import concat, meshgrid, repeat, roll, split, stack, tile
+from .joining import concat, flip, meshgrid, repeat, roll, split, stack, tile
 from .movement import (
     broadcast_to,
     copy,
@@ -24,11 +24,22 @@ from .movement import (
     swapaxes,
     transpose,
 )
-from .picking import cond_take, cumsum, diag, gather, non_zero, scatter, where
+from .picking import cond_take, cumprod, cumsum, diag, gather, non_zero, scatter, where
+from .selecting import (
+    bincount,
+    index_select,
+    masked_fill,
+    take_along_axis,
+    tril,
+    triu,
+    unique,
+)
 
 __all__ = [
-    "arange", "broadcast_to", "concat", "cond_take", "copy", "cumsum", "diag", "expand_dims",
-    "eye", "flatten", "full", "full_like", "gather", "linspace", "meshgrid", "non_zero", "ones",
-    "ones_like", "repeat", "reshape", "roll", "scatter", "split", "squeeze", "stack", "swapaxes",
-    "tile", "transpose", "where", "zeros", "zeros_like",
+    "arange", "bincount", "broadcast_to", "concat", "cond_take", "copy", "cumprod", "cumsum",
+    "diag", "expand_dims", "eye", "flatten", "flip", "full", "full_like", "gather",
+    "index_select", "linspace", "masked_fill", "meshgrid", "non_zero", "ones", "ones_like",
+    "repeat", "reshape", "roll", "scatter", "split", "squeeze", "stack", "swapaxes",
+    "take_along_axis", "tile", "transpose", "tril", "triu", "unique", "where", "zeros",
+    "zeros_like",
 ]  # fmt: skip

@@ -11,13 +11,16 @@ from .. import shapes
 from ..errors import AttrError, ShapeError
 from ..imperative.tensor import Tensor
 from .arguments import choice, fixed, floating, pair, run, tensor
+from .color import cvt_color
+from .matching import correlation
 from .movement import transpose
+from .orientation import flip, rot90, rotate
 from .region import nms, roi_align, roi_pooling
 from .sampling import remap, warp_affine, warp_perspective
 
 __all__ = [
-    "interpolate", "nms", "remap", "resize", "roi_align", "roi_pooling", "warp_affine",
-    "warp_perspective",
+    "correlation", "cvt_color", "flip", "interpolate", "nms", "remap", "resize", "roi_align",
+    "roi_pooling", "rot90", "rotate", "warp_affine", "warp_perspective",
 ]  # fmt: skip
 
 _MODES = ("bilinear", "linear", "nearest", "bicubic")
