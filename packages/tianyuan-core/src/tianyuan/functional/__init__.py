@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 from . import debug_param, elemwise, inplace, loss, math, metric, nn, tensor, utils, vision
 from .einsum import einsum
 from .elemwise import (
@@ -210,3 +213,9 @@ __all__ = [
     "topk_accuracy", "transpose", "tril", "triu", "unfold", "unique", "utils", "var", "vision",
     "warp_affine", "warp_perspective", "where", "zeros", "zeros_like",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name == "distributed":  # loaded on first use: it brings sockets and processes
+        return import_module(f"{__name__}.distributed")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -83,15 +83,9 @@ def multi_head_attention(
         raise AttrError(f"{_OP}: maybe_cudnn_style_mask is not offered, expected False")
     given = _inputs(query, key, value)
     width = 0 if io_weight_bias is None else int(embed_dim)
-    sizes = [width if s is None else int(s) for s in
-             (qproj_size, kproj_size, vproj_size, oproj_size)]  # fmt: skip
-    packed = _Packed(io_weight_bias, given[0])
-    inner = sizes[2] or int(given[2].shape[-1])
-    entries = [int(x.shape[-1]) for x in given] + [inner]
-    weights = [packed.take((n, s)) if s else None for n, s in zip(entries, sizes, strict=True)]
-    flags = (qbias, kbias, vbias, obias)
-    biases = [packed.take((s,)) if s and f else None for s, f in zip(sizes, flags, strict=True)]
-    packed.expect_end()
+    wanted = (qproj_size, kproj_size, vproj_size, oproj_size)
+    sizes = [width if size is None else int(size) for size in wanted]
+    weights, biases = _unpacked(io_weight_bias, given, sizes, (qbias, kbias, vbias, obias))
     q, k, v = map(_projected, given, weights[:3], biases[:3])
     heads = _Heads(int(embed_dim), int(num_heads))
     k, v, more = _lengthened(k, v, bias_k, bias_v, add_zero_attn)
@@ -165,6 +159,19 @@ class _Packed:
                 f"{_OP}: io_weight_bias is too long, got {self._count()} elements, "
                 f"expected {self.place}"
             )
+
+
+def _unpacked(
+    packed: Tensor | None, given: list[Tensor], sizes: list[int], flags: tuple[bool, ...]
+) -> tuple[list[Tensor | None], list[Tensor | None]]:
+    """Return the weights and the biases of the four projections, None where there is none."""
+    source = _Packed(packed, given[0])
+    extents = [int(x.shape[-1]) for x in given]
+    entries = [*extents, sizes[2] or extents[2]]
+    weights = [source.take((n, s)) if s else None for n, s in zip(entries, sizes, strict=True)]
+    biases = [source.take((s,)) if s and f else None for s, f in zip(sizes, flags, strict=True)]
+    source.expect_end()
+    return weights, biases
 
 
 def _projected(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
