@@ -28,7 +28,7 @@ from .network_filter import (
     as_varnode,
     known_names,
 )
-from .network_graph import copies, from_graph, rebatch, rewire, to_graph
+from .network_graph import copies, from_graph, rebatch, redirected, rewire, to_graph
 from .network_node import (
     Host2DeviceCopy,
     ImmutableTensor,
@@ -289,23 +289,14 @@ class Network(NetworkQueries):
             GraphError: where operators would depend on each other in a circle, or one refuses its
                 new input; nothing has changed then.
         """
-        pairs = [
-            (self._mine(as_varnode(old)), self._mine(as_varnode(new)))
+        table = {
+            self._mine(as_varnode(old)): self._mine(as_varnode(new))
             for old, new in repl_dict.items()
-        ]
-        inputs_of: dict[OpNode, list[VarNode]] = {}
-        existing = self.all_oprs
-        for old, new in pairs:
-            above = set(oprs_of([new]))
-            for opr in existing:
-                if opr not in above and any(var is old for var in opr.inputs):
-                    given = inputs_of.setdefault(opr, list(opr.inputs))
-                    for index, var in enumerate(opr.inputs):
-                        given[index] = new if var is old else given[index]
-        table = dict(pairs)
+        }
+        inputs_of = redirected(self.all_oprs, table)
         outputs = [table.get(var, var) for var in self._outputs]
         rewire("replace_vars", [*outputs, *self._kept, *table.values()], inputs_of)
-        for old, new in pairs:
+        for old, new in table.items():
             if old in self._outputs and not new._given:
                 old_name, old.name = old.name, ""
                 new.name = old_name

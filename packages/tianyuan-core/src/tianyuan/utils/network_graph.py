@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -169,19 +169,36 @@ def rewire(
         opr.inputs = given_vars
 
 
+def redirected(
+    existing: Iterable[OpNode], table: Mapping[VarNode, VarNode]
+) -> dict[OpNode, list[VarNode]]:
+    """Return the new inputs of operators that read a variable which another one replaces.
+
+    Operators that a replacement is computed by keep reading what it replaces.
+    """
+    above = {old: set(oprs_of([new])) for old, new in table.items()}
+    found: dict[OpNode, list[VarNode]] = {}
+    for opr in existing:
+        given = [
+            table[var] if var in table and opr not in above[var] else var for var in opr.inputs
+        ]
+        if given != opr.inputs:
+            found[opr] = given
+    return found
+
+
 def copies(
-    network: Network, outputs: Sequence[VarNode], varmap: Mapping[VarNode, VarNode]
+    network: Network, outputs: Sequence[VarNode], table: Mapping[VarNode, VarNode]
 ) -> list[VarNode]:
     """Return variables as they would be with some replaced; what does not change is shared."""
-    made: dict[VarNode, VarNode] = dict(varmap)
-    for opr in oprs_of(outputs):
-        given = [made.get(var, var) for var in opr.inputs]
-        if opr.op is None or all(a is b for a, b in zip(given, opr.inputs, strict=True)):
-            continue
-        fresh = network.apply(opr.op, given, opr.params)
-        for old, new in zip(opr.outputs, fresh, strict=True):
-            made.setdefault(old, new)
-    return [made.get(var, var) for var in outputs]
+    inputs_of = redirected(oprs_of(outputs), table)
+    tops = [table.get(var, var) for var in outputs]
+    made: dict[VarNode, VarNode] = {}
+    for opr in oprs_of(tops, inputs_of):
+        given = [made.get(var, var) for var in inputs_of.get(opr, opr.inputs)]
+        if opr.op is not None and given != opr.inputs:
+            made.update(zip(opr.outputs, network.apply(opr.op, given, opr.params), strict=True))
+    return [made.get(var, var) for var in tops]
 
 
 def rebatch(
