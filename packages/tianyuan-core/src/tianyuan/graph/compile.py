@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .. import plugins, registry
-from . import lower, plan
+from . import lower, passes, plan, recompute
 from .graph import Graph
 from .interpreter import StepInterpreter
 from .options import Options
@@ -45,6 +45,9 @@ def compile_graph(
     options = options or Options()
     concrete = graph.specialise(sizes) if graph.symbols() else graph
     lowered = lower.lower(concrete, device, options)
+    if options.memory is not None:
+        lowered = recompute.reduce(lowered, options, device)
+        passes.verify(lowered, "late")
     program = plan.plan(lowered, options.threads, device)
     executable, declined = plugins.compile_program(program, device, registry.chosen_backend())
     return Compiled(program, executable or StepInterpreter(program), tuple(declined))

@@ -12,6 +12,21 @@ POLICIES = (HEURISTIC, PROFILE, REPRODUCIBLE)
 
 
 @dataclass(frozen=True)
+class MemoryLimit:
+    """How hard to try to save memory by computing values twice; see ``graph.recompute``.
+
+    Attributes:
+        tries: how many distances between kept values are tried.
+        enough: bytes of arena within which nothing more needs to be saved.
+        least: bytes of the smallest value that is worth dropping.
+    """
+
+    tries: int = 10
+    enough: int = 0
+    least: int = 0
+
+
+@dataclass(frozen=True)
 class Options:
     """What a user may choose about compilation; equal options give equal programs.
 
@@ -23,6 +38,7 @@ class Options:
             ``reproducible`` leaves out kernels whose result depends on thread count or batch;
             as ``config`` says unless given.
         threads: how many threads the program is planned for.
+        memory: compute values twice where that saves memory, or None.
 
     Raises:
         AttrError: where the policy is none of these.
@@ -32,6 +48,7 @@ class Options:
     winograd: bool = field(default_factory=lambda: config.winograd)
     policy: str = field(default_factory=config.policy)
     threads: int = 1
+    memory: MemoryLimit | None = None
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:

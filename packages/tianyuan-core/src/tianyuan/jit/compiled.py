@@ -16,7 +16,7 @@ from ..errors import ShapeError
 from ..graph import passes
 from ..graph.compile import Compiled, compile_graph
 from ..graph.graph import Graph
-from ..graph.options import Options
+from ..graph.options import MemoryLimit, Options
 from ..graph.program import Program
 from ..imperative import dispatch, monitor
 from ..imperative.tensor import Tensor
@@ -50,7 +50,9 @@ class CompiledGraph:
         device: str = "cpu",
         level: int = 2,
         threads: int | None = None,
+        memory: MemoryLimit | None = None,
     ) -> None:
+        self._memory = memory
         self._device = device
         self._level = level
         self._threads = threads
@@ -65,6 +67,7 @@ class CompiledGraph:
         return Options(
             level=self._level,
             threads=self._threads or native.get_num_threads(),
+            memory=self._memory,
         )
 
     @property
