@@ -1,0 +1,19 @@
+"""Trace modules into graphs that can be looked at, changed, saved and trained."""
+
+from __future__ import annotations
+
+from .builder import trace_module
+from .checker import disable_default_checker, enable_expr_checker
+from .module import TracedModule
+from .names import register_as_builtin, wrap
+from .pytree import register_supported_type
+
+__all__ = [
+    "TracedModule",
+    "disable_default_checker",
+    "enable_expr_checker",
+    "register_as_builtin",
+    "register_supported_type",
+    "trace_module",
+    "wrap",
+]
