@@ -43,12 +43,36 @@ bool read_output(PyObject *spec, PlannedOutput &output) {
   return PyErr_Occurred() == nullptr;
 }
 
+// Returns 1 where a tape tracks any of the operands, 0 where none, -1 with an error set; says of
+// each operand whether it is tracked.
+int find_needs(PyObject *tracked, const Operands &operands, bool *needs) {
+  int any = 0;
+  for (Py_ssize_t index = 0; index < operands.count; ++index) {
+    Ref id(PyLong_FromVoidPtr(operands.data[index].get()));
+    const int found = id ? PyDict_Contains(tracked, id.get()) : -1;
+    if (found < 0) return -1;
+    needs[index] = found == 1;
+    any |= found;
+  }
+  return any;
+}
+
+// Returns a new tuple of what `item` gives, borrowed, for each position.
+template <typename Item>
+Ref tuple_of(Py_ssize_t count, const Item &item) {
+  Ref tuple(PyTuple_New(count));
+  for (Py_ssize_t index = 0; tuple && index < count; ++index) {
+    PyTuple_SET_ITEM(tuple.get(), index, Py_NewRef(item(index)));
+  }
+  return tuple;
+}
+
 }  // namespace
 
 bool Engine::setup(PyObject *const *args, Py_ssize_t count) {
-  // (tensor's class, state, choices, empty, slow)
+  // (tensor's class, state, choices, the attributes of ops without any, slow)
   if (!expect_count("engine_setup", count, 5)) return false;
-  Ref *objects[] = {&tensor_, &state_, &choices_, &empty_, &slow_};
+  Ref *objects[] = {&tensor_, &state_, &choices_, &no_attrs_, &slow_};
   for (int index = 0; index < 5; ++index) *objects[index] = Ref::of(args[index]);
   struct {
     Ref *ref;
@@ -177,25 +201,40 @@ PyObject *Engine::apply(PyObject *const *args, Py_ssize_t count) {
 }
 
 Ref Engine::allocate(const PlannedOutput &output) const {
-  if (output.bytes >= align_from) {
-    return Ref(PyObject_CallFunctionObjArgs(empty_.get(), output.shape.get(), output.dtype.get(),
-                                            nullptr));
-  }
   const auto &numpy = py::detail::npy_api::get();
-  return Ref(numpy.PyArray_NewFromDescr_(numpy.PyArray_Type_, Py_NewRef(output.dtype.get()),
-                                         static_cast<int>(output.extents.size()),
-                                         output.extents.data(), nullptr, nullptr, 0, nullptr));
+  const auto make = [&numpy](PyObject *dtype, int ndim, const Py_intptr_t *extents, void *data) {
+    return Ref(numpy.PyArray_NewFromDescr_(numpy.PyArray_Type_, Py_NewRef(dtype), ndim, extents,
+                                           nullptr, data, data ? npy_writeable : 0, nullptr));
+  };
+  const int ndim = static_cast<int>(output.extents.size());
+  if (output.bytes < align_from) {
+    return make(output.dtype.get(), ndim, output.extents.data(), nullptr);
+  }
+  Ref byte(numpy.PyArray_DescrFromType_(py::detail::npy_api::NPY_UBYTE_));
+  const Py_intptr_t size = output.bytes + alignment;
+  Ref memory = byte ? make(byte.get(), 1, &size, nullptr) : Ref();
+  if (!memory) return memory;
+  const auto start = reinterpret_cast<uintptr_t>(py::detail::array_proxy(memory.get())->data);
+  Ref array = make(output.dtype.get(), ndim, output.extents.data(),
+                   reinterpret_cast<void *>((start + alignment - 1) / alignment * alignment));
+  if (!array || numpy.PyArray_SetBaseObject_(array.get(), memory.release()) != 0) return Ref();
+  return array;
 }
 
-Ref Engine::wrap(Ref data, const PlannedOutput &output) const {
+Ref Engine::make_tensor(Ref data, PyObject *spec) const {
   auto *type = reinterpret_cast<PyTypeObject *>(tensor_.get());
   Ref tensor(type->tp_alloc(type, 0));
   if (!tensor) return tensor;
   slot(tensor.get(), data_at_) = data.release();
-  slot(tensor.get(), spec_at_) = Py_NewRef(output.spec.get());
+  slot(tensor.get(), spec_at_) = Py_NewRef(spec);
   slot(tensor.get(), grad_at_) = Py_NewRef(Py_None);
   slot(tensor.get(), name_at_) = Py_NewRef(no_name_.get());
   return tensor;
+}
+
+PyObject *Engine::wrap(PyObject *const *args, Py_ssize_t count) const {
+  if (!expect_count("wrap", count, 2)) return nullptr;
+  return make_tensor(Ref::of(args[0]), args[1]).release();
 }
 
 // Runs a plan on new arrays; returns all outputs as a tuple of tensors.
@@ -214,7 +253,8 @@ Ref Engine::run(const Plan &plan, Operands &operands) const {
   }
   std::unique_ptr<void, Free> workspace;
   if (plan.workspace > 0) {
-    workspace.reset(std::aligned_alloc(64, (plan.workspace + 63) / 64 * 64));
+    workspace.reset(
+        std::aligned_alloc(alignment, (plan.workspace + alignment - 1) / alignment * alignment));
     if (!workspace) return Ref(PyErr_NoMemory());
   }
   char error[error_size];
@@ -228,40 +268,12 @@ Ref Engine::run(const Plan &plan, Operands &operands) const {
   }
   Ref outputs(PyTuple_New(static_cast<Py_ssize_t>(count)));
   for (size_t index = 0; outputs && index < count; ++index) {
-    Ref tensor = wrap(std::move(arrays[index]), plan.outputs[index]);
+    Ref tensor = make_tensor(std::move(arrays[index]), plan.outputs[index].spec.get());
     if (!tensor) return tensor;
     PyTuple_SET_ITEM(outputs.get(), static_cast<Py_ssize_t>(index), tensor.release());
   }
   return outputs;
 }
-
-namespace {
-
-// Returns 1 where a tape tracks any of the operands, 0 where none, -1 with an error set; says of
-// each operand whether it is tracked.
-int find_needs(PyObject *tracked, const Operands &operands, bool *needs) {
-  int any = 0;
-  for (Py_ssize_t index = 0; index < operands.count; ++index) {
-    Ref id(PyLong_FromVoidPtr(operands.data[index].get()));
-    const int found = id ? PyDict_Contains(tracked, id.get()) : -1;
-    if (found < 0) return -1;
-    needs[index] = found == 1;
-    any |= found;
-  }
-  return any;
-}
-
-// Returns a new tuple of what `item` gives, borrowed, for each position.
-template <typename Item>
-Ref tuple_of(Py_ssize_t count, const Item &item) {
-  Ref tuple(PyTuple_New(count));
-  for (Py_ssize_t index = 0; tuple && index < count; ++index) {
-    PyTuple_SET_ITEM(tuple.get(), index, Py_NewRef(item(index)));
-  }
-  return tuple;
-}
-
-}  // namespace
 
 // Appends the call to every tape that tracks an operand, in the form of core's Tape.record.
 bool Engine::tell_tapes(PyObject *tapes, PyObject *op, PyObject *attrs, const Operands &operands,

@@ -81,13 +81,15 @@ struct Plan {
   bool differentiable = false;
 };
 
-// Below this an output's memory is numpy's own; larger ones are aligned by core.
+// As core's: below this many bytes numpy's own alignment costs less than a better one saves.
 constexpr int64_t align_from = 4096;
+constexpr size_t alignment = 64;
 
 class Engine {
  public:
   bool setup(PyObject *const *args, Py_ssize_t count);
   PyObject *apply(PyObject *const *args, Py_ssize_t count);
+  PyObject *wrap(PyObject *const *args, Py_ssize_t count) const;
   bool add(PyObject *const *args, Py_ssize_t count);
   void clear() {
     plans_.clear();
@@ -110,6 +112,10 @@ class Engine {
 
   // Fills in the canonical attributes; null where they were never met.
   bool find_attrs(PlanKey &key, PyObject *attrs) const {
+    if (attrs == no_attrs_.get()) {
+      key.attrs = attrs;
+      return true;
+    }
     key.attrs = PyDict_GetItemWithError(known_attrs_.get(), attrs);
     return key.attrs != nullptr || PyErr_Occurred() == nullptr;
   }
@@ -123,12 +129,12 @@ class Engine {
 
   bool read(PyObject *operands, Operands &found) const;
   Ref allocate(const PlannedOutput &output) const;
-  Ref wrap(Ref data, const PlannedOutput &output) const;
+  Ref make_tensor(Ref data, PyObject *spec) const;
   Ref run(const Plan &plan, Operands &operands) const;
   bool tell_tapes(PyObject *tapes, PyObject *op, PyObject *attrs, const Operands &operands,
                   PyObject *outputs) const;
 
-  Ref tensor_, state_, choices_, empty_, slow_, known_attrs_;
+  Ref tensor_, state_, choices_, no_attrs_, slow_, known_attrs_;
   Ref dict_name_, recorder_, interceptor_, precision_, tapes_, entries_, tracked_, no_name_;
   Py_ssize_t data_at_ = 0, spec_at_ = 0, grad_at_ = 0, name_at_ = 0;
   std::unordered_map<PlanKey, std::shared_ptr<const Plan>, PlanKeyHash> plans_;

@@ -68,6 +68,10 @@ PyObject *apply(PyObject *, PyObject *const *args, Py_ssize_t count) {
   return engine().apply(args, count);
 }
 
+PyObject *wrap(PyObject *, PyObject *const *args, Py_ssize_t count) {
+  return engine().wrap(args, count);
+}
+
 PyObject *engine_setup(PyObject *, PyObject *const *args, Py_ssize_t count) {
   return engine().setup(args, count) ? Py_NewRef(Py_None) : nullptr;
 }
@@ -92,8 +96,10 @@ PyMethodDef eager_methods[] = {
     {"apply", fast(apply), METH_FASTCALL,
      "apply(op, operands, attrs)\n--\n\n"
      "Apply an op to tensors as core's apply does, which sees to every call that has no plan."},
+    {"wrap", fast(wrap), METH_FASTCALL,
+     "wrap(data, spec)\n--\n\nMake a tensor of data that is already in its final form."},
     {"engine_setup", fast(engine_setup), METH_FASTCALL,
-     "engine_setup(tensor, state, choices, empty, slow)\n--\n\n"
+     "engine_setup(tensor, state, choices, no_attrs, slow)\n--\n\n"
      "Say what tensors are, where threads keep their state and who sees to unusual calls."},
     {"engine_add", fast(engine_add), METH_FASTCALL,
      "engine_add(op, attrs, specs, chosen, made, address, encoded, workspace, threads, title, "

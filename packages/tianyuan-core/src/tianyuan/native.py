@@ -127,8 +127,10 @@ class Engine(Protocol):
 
     def apply(self, op: Any, operands: tuple[Any, ...], attrs: Any, /) -> Any: ...
 
+    def wrap(self, data: Any, spec: Any, /) -> Any: ...
+
     def engine_setup(
-        self, tensor: type, state: Any, choices: tuple[Any, ...], empty: Any, slow: Any, /
+        self, tensor: type, state: Any, choices: tuple[Any, ...], no_attrs: Any, slow: Any, /
     ) -> None: ...
 
     def engine_add(

@@ -6,9 +6,10 @@ of the import.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 T = TypeVar("T")
@@ -50,7 +51,30 @@ def _generate(cls: Any) -> None:
     with _lock:
         if type(cls) is _Deferred:
             dataclass(frozen=True, **cls.__dict__["_deferred"])(cls)  # type: ignore[arg-type]
+            if cls.__dict__["_deferred"]["eq"]:
+                _tell_zeros_apart(cls)
             cls.__class__ = _Generated  # type: ignore[assignment]
+
+
+def _tell_zeros_apart(cls: Any) -> None:
+    """Make 0.0 and -0.0 differ, since what is kept under equal records gives other results."""
+    names = [f.name for f in fields(cls) if f.type in ("float", "Floats")]
+    plain = cls.__eq__
+
+    def equal(self: Any, other: object) -> Any:
+        same = plain(self, other)
+        if same is not True:
+            return same
+        return all(_signs(getattr(self, name)) == _signs(getattr(other, name)) for name in names)
+
+    if names:
+        cls.__eq__ = equal
+
+
+def _signs(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_signs, value))
+    return math.copysign(1.0, value) if isinstance(value, float) else None
 
 
 @dataclass_transform(frozen_default=True)

@@ -69,3 +69,12 @@ def test_many_threads_may_be_first() -> None:
         for thread in threads:
             thread.join()
         assert found == [Contested(7)] * 8
+
+
+def test_zeros_of_either_sign_differ() -> None:
+    from tianyuan.ops.attrs import Full
+
+    plus, minus = Full((2,), 0.0, "float32"), Full((2,), -0.0, "float32")
+    assert plus != minus
+    assert plus == Full((2,), 0.0, "float32")
+    assert len({plus, minus}) == 2

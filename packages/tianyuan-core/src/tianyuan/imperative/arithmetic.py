@@ -20,6 +20,8 @@ _IN_KIND = frozenset(
     }
 )  # fmt: skip
 
+_NUMBERS = (float, int)  # a float tensor keeps its dtype beside them
+
 _scalars: dict[Any, tuple[Any, TensorSpec]] = {}
 _SCALAR_LIMIT = 1024
 
@@ -52,10 +54,13 @@ class Arithmetic(Operand):
 
     def _binary(self, name: str, other: Any, swap: bool = False) -> Any:
         # What most calls are, without looking at what the others may need.
+        dtype = self._spec.dtype
+        if other.__class__ in _NUMBERS and dtype.kind == "f":
+            other = self.full((), other, dtype)
         if (
-            name in _IN_KIND
-            and isinstance(other, Arithmetic)
-            and other._spec.dtype is self._spec.dtype
+            isinstance(other, Arithmetic)
+            and other._spec.dtype is dtype
+            and (name in _IN_KIND or (name == "div" and dtype.kind == "f"))
         ):
             operands = (other, self) if swap else (self, other)
             return self._apply(registry.get_op(name), operands, NO_ATTRS)

@@ -12,7 +12,7 @@ import numpy as np
 from .. import abi, config, native, registry, shapes
 from ..errors import AttrError, DeviceError, KernelError, TraceError
 from ..kernel import PLAIN, SAME, Call, CFunction, Context, DeviceSpec, Kernel
-from ..op import Op, Specs, TensorSpec, intern_spec
+from ..op import NO_ATTRS, Op, Specs, TensorSpec, intern_spec
 from . import memory, monitor, precision
 from .state import state
 
@@ -23,23 +23,18 @@ _PACKAGE = str(Path(__file__).parents[1])
 _ALIGNMENT = 64
 _ALIGN_FROM = 4096  # below this, a plain allocation is cheaper than what alignment saves
 
-_wrap: Callable[[Any, TensorSpec], Tensor]
+wrap: Callable[[Any, TensorSpec], Tensor]  # makes a tensor of data in its final form
 
 
-def install(wrap: Callable[[Any, TensorSpec], Tensor]) -> None:
+def install(maker: Callable[[Any, TensorSpec], Tensor]) -> None:
     """Say how outputs become tensors (tensor.py stands above this module)."""
-    global _wrap
-    _wrap = wrap
+    global wrap
+    wrap = maker
 
 
 def is_concrete(data: Any) -> bool:
     """Tell whether data is stored somewhere, rather than a value of a graph being traced."""
     return isinstance(data, np.ndarray) or not hasattr(data, "node")
-
-
-def wrap(data: Any, spec: TensorSpec) -> Tensor:
-    """Make a tensor of data that is already in its final form."""
-    return _wrap(data, spec)
 
 
 def user_line() -> str:
@@ -131,7 +126,7 @@ def _run_now(op: Op, datas: list[Any], specs: Specs, attrs: Any) -> list[Tensor]
         native.engine.engine_add(op, attrs, specs, chosen, plan.specs, *plan.native)
     scratch = empty((plan.workspace,), np.dtype(np.uint8)) if plan.workspace else None
     plan.run(datas, outputs, scratch)
-    return [_wrap(data, spec) for data, spec in zip(outputs, plan.specs, strict=True)]
+    return [wrap(data, spec) for data, spec in zip(outputs, plan.specs, strict=True)]
 
 
 def set_up_engine(engine: native.Engine, tensor: type[Tensor]) -> None:
@@ -141,7 +136,8 @@ def set_up_engine(engine: native.Engine, tensor: type[Tensor]) -> None:
         (vars(native), "_threads"), (vars(config), "setting"), (vars(memory), "following"),
         (vars(monitor), "active"),
     )  # fmt: skip
-    engine.engine_setup(tensor, state, chosen, empty, apply)
+    install(engine.wrap)
+    engine.engine_setup(tensor, state, chosen, NO_ATTRS, apply)
 
 
 def _extend(op: Op, data: Any, datas: list[Any], attrs: Any) -> list[Tensor]:

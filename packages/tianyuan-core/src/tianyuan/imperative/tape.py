@@ -14,8 +14,9 @@ from ..errors import GradError
 from ..op import GradContext, Op, TensorSpec
 from ..registry import get_op
 from ..shapes import format_shape
+from . import dispatch
 from .state import state
-from .tensor import Tensor, wrap
+from .tensor import Tensor
 
 GradFunction = Callable[[GradContext, "tuple[Tensor | None, ...]"], "Sequence[Tensor | None]"]
 
@@ -56,11 +57,11 @@ class _Recorded(GradContext):
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:  # type: ignore[override]
-        return tuple(map(wrap, self._entry[2], self._entry[3]))
+        return tuple(map(dispatch.wrap, self._entry[2], self._entry[3]))
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:  # type: ignore[override]
-        return tuple(map(wrap, self._entry[4], self._entry[5]))
+        return tuple(map(dispatch.wrap, self._entry[4], self._entry[5]))
 
 
 class Tape:
@@ -111,8 +112,10 @@ class Tape:
     def gradients(self, targets: Sequence[Any], seeds: Sequence[Tensor]) -> dict[int, Tensor]:
         """Return the gradient of every tracked value, by id, for output gradients ``seeds``."""
         found: dict[int, Tensor] = {}
+        add = get_op("add")
         for data, seed in zip(targets, seeds, strict=True):
-            _accumulate(found, data, seed)
+            known = found.get(id(data))
+            found[id(data)] = seed if known is None else add(known, seed)
         for entry in reversed(self.entries):
             source, _, inputs, specs, outputs, _, needs = entry
             grads = tuple([found.get(id(data)) for data in outputs])
@@ -124,7 +127,9 @@ class Tape:
                 if need and grad is not None:
                     if grad._spec.shape is not spec.shape:
                         _check(source.name, spec, grad)
-                    _accumulate(found, data, grad)
+                    key = id(data)
+                    known = found.get(key)
+                    found[key] = grad if known is None else add(known, grad)
         return found
 
 
@@ -144,11 +149,6 @@ def use_tapes(make: Callable[[], Tape]) -> None:
     """Say what kind of tape to use from here on."""
     global _make_tape
     _make_tape = make
-
-
-def _accumulate(found: dict[int, Tensor], data: Any, grad: Tensor) -> None:
-    known = found.get(id(data))
-    found[id(data)] = grad if known is None else get_op("add")(known, grad)
 
 
 def _check(name: str, spec: TensorSpec, grad: Tensor) -> None:
