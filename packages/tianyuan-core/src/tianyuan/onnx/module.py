@@ -189,6 +189,8 @@ def _as_value(info: ValueInfo, value: Any) -> Value:
     if info.dtype is None:
         return _any_value(value)
     if isinstance(value, Tensor):
+        if (value.dtype, info.dtype) == (np.int32, np.int64):
+            return value.astype(info.dtype)  # int64 data arrives in tensors as int32
         if value.dtype != info.dtype:
             raise _wrong_dtype(info, value.dtype)
         return value
