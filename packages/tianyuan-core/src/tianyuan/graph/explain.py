@@ -243,3 +243,18 @@ def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
+
+
+def profile_of(program: Program, seconds: Sequence[float]) -> dict[str, Any]:
+    """Return what a run of a program took, as a JSON value: in all, and step by step."""
+    steps = [
+        {
+            "op": step.op.name,
+            "kernel": step.kernel.name,
+            "outputs": [str(program.slots[slot].spec) for slot in step.outputs],
+            "origin": step.origin,
+            "seconds": float(taken),
+        }
+        for step, taken in zip(program.steps, seconds, strict=True)
+    ]
+    return {"seconds": float(sum(seconds)), "arena_size": program.arena_size, "steps": steps}

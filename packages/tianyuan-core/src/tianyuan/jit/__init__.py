@@ -2,7 +2,22 @@
 
 from ..errors import TraceError
 from ..imperative.hostvalue import host_value
+from .dumping import DumpResult
+from .exclude import exclude_from_trace, is_tracing
 from .model import Model, load
+from .options import DTRConfig, GraphOptimizationConfig, SublinearMemoryConfig
 from .trace import trace
 
-__all__ = ["Model", "TraceError", "host_value", "load", "trace"]
+__all__ = [
+    "DTRConfig",
+    "DumpResult",
+    "GraphOptimizationConfig",
+    "Model",
+    "SublinearMemoryConfig",
+    "TraceError",
+    "exclude_from_trace",
+    "host_value",
+    "is_tracing",
+    "load",
+    "trace",
+]

@@ -5,29 +5,31 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from .. import dtypes, plugins, registry, shapes
 from ..device import parse_device
 from ..errors import BackendError, DTypeError, ModelFormatError, TianyuanError, TraceError
-from ..graph.container import Container, read_container, write_container
+from ..graph.container import Container, container_bytes, read_container, replace_file
 from ..graph.explain import Explanation, explain
 from ..graph.graph import Constant, Graph
 from ..graph.serial import graph_from_json, graph_to_json
 from ..imperative.tensor import Tensor, wrap
 from ..op import TensorSpec
 from .compiled import CompiledGraph
+from .dumping import DumpResult
 
 
 def write_model(
-    file: str | os.PathLike[str],
+    file: str | os.PathLike[str] | IO[bytes],
     graph: Graph,
     input_names: Sequence[str],
     output_names: Sequence[str] | None = None,
-) -> None:
-    """Write a graph without states to a model file; equal graphs give equal bytes.
+    extra: Mapping[str, str] | None = None,
+) -> DumpResult:
+    """Write a graph without states to a model file or stream; equal graphs give equal bytes.
 
     Raises:
         TraceError: where the output names do not match.
@@ -39,7 +41,15 @@ def write_model(
             f"trace.dump: output_names must be {len(graph.outputs)} different names, got {names}"
         )
     data, tensors = graph_to_json(graph, input_names, names)
-    write_container(file, tensors, data, {})
+    pieces = container_bytes(tensors, data, extra)
+    if isinstance(file, (str, os.PathLike)):
+        replace_file(file, pieces)
+    else:
+        file.writelines(pieces)
+    return DumpResult(
+        len(graph.nodes), sum(memoryview(piece).nbytes for piece in pieces),
+        sum(array.nbytes for array in tensors.values()), list(input_names), names, list(tensors),
+    )  # fmt: skip
 
 
 class Model:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import types
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -14,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from .. import shapes
-from ..errors import TraceError
-from ..graph.explain import Explanation, explain
-from ..graph.graph import Graph
+from ..errors import AttrError, TraceError
+from ..graph.explain import Explanation, explain, profile_of
+from ..graph.graph import Node, Value
 from ..graph.program import Program
 from ..imperative.state import state
 from ..imperative.tensor import Tensor, wrap
@@ -24,23 +23,14 @@ from ..locks import ForkSafeLock
 from ..op import TensorSpec
 from . import pytree
 from .compiled import CompiledGraph
-from .model import write_model
+from .deploy import Deployable
+from .exclude import HostCode
+from .naming import DynamicShapes, normalise_dynamic
+from .options import DTRConfig, GraphOptimizationConfig, SublinearMemoryConfig, memory_limit
 from .recording import Recorder, Recording
 from .tracer import SymbolFixed
 
-# What MegEngine's dump takes beside; here the loader decides about all of it.
-_MEGENGINE_OPTIONS = frozenset(
-    {
-        "append", "keep_var_name", "keep_opr_name", "keep_param_name", "keep_opr_priority",
-        "no_change_graph", "strip_info_file", "append_json", "optimize_for_inference", "user_info",
-        "enable_metadata", "input_data", "repeat", "silent", "no_assert", "maxerr", "resize_input",
-        "input_transform", "dump_format", "model_version", "compat_older_version",
-    }
-)  # fmt: skip
-
 _TRACE_LIMIT = 256  # programs kept per function; beyond it, all are made anew as they are needed
-
-DynamicShapes = Mapping[str, "Mapping[int, str] | Sequence[str | None]"]
 
 
 @dataclass
@@ -55,7 +45,7 @@ def _is_leaf(value: Any) -> bool:
     return isinstance(value, (Tensor, np.ndarray))
 
 
-class trace:
+class trace(Deployable):
     """Turn a function of tensors into one that runs as a compiled program.
 
     The body runs in Python once per key: the inputs' shapes, dtypes and devices, the other
@@ -65,54 +55,99 @@ class trace:
 
     Args:
         function: what to trace; may be left out when used as decorator with options.
-        symbolic: accepted for MegEngine's sake; calls always run the compiled program.
         capture_as_const: whether tensors from outside become constants, which may then be folded
             and packed; needed before ``dump`` for a model that is to be deployed.
-        opt_level: 0 leaves results bit-equal to eager execution, 1 simplifies, 2 also fuses and
-            chooses layouts.
+        record_only: whether a call records the function and runs nothing; what it returns has
+            specs and no values, which is enough to ``dump``.
+        sublinear_memory_config: compute values twice instead of keeping them from forward to
+            backward, where that makes the program's arena smaller.
+        dtr_config: the same, down to a given size of the arena.
+        profiling: whether each call measures its steps, for ``get_profile``.
+        opt_level: 0 leaves results bit-equal to eager execution, 1 simplifies, 2 and more also
+            fuse and choose layouts.
+        imperative: whether calls run the body in Python, eagerly; ``dump`` still works.
         dynamic_shapes: dimensions that may vary without a new trace, by argument name:
             ``{"x": {0: "batch"}}``. The body then runs at two sizes, to find where one is baked in.
-        record_only, sublinear_memory_config, dtr_config, profiling, graph_opt_config,
-        symbolic_shape, without_host, imperative: accepted for MegEngine's sake.
+        symbolic, symbolic_shape, without_host: without effect. Calls always run the compiled
+            program, shapes are ints that remember their symbol, and the host's Python runs at
+            trace time only.
+        graph_opt_config: without effect, see ``GraphOptimizationConfig``.
 
     Raises:
         TraceError: where the body does what a graph cannot hold, such as branching on a value.
+        AttrError: where an option is wrong.
+
+    Example:
+        >>> import tianyuan as ty
+        >>> from tianyuan.jit import trace
+        >>> @trace
+        ... def double(x):
+        ...     print("traced")
+        ...     return x * 2
+        >>> [double(ty.Tensor(value)).item() for value in (1.0, 4.0)]
+        traced
+        [2.0, 8.0]
     """
 
-    def __new__(cls, function: Callable[..., Any] | None = None, **options: Any) -> Any:
-        if function is None:
+    def __new__(cls, *args: Any, **options: Any) -> Any:
+        if not args and "function" not in options:
             return functools.partial(cls, **options)
         return super().__new__(cls)
 
     def __init__(
         self,
-        function: Callable[..., Any] | None = None,
+        function: Callable[..., Any],
         *,
         symbolic: bool = False,
         capture_as_const: bool = False,
         record_only: bool = False,
-        sublinear_memory_config: Any = None,
-        dtr_config: Any = None,
+        sublinear_memory_config: SublinearMemoryConfig | None = None,
+        dtr_config: DTRConfig | None = None,
         profiling: bool = False,
         opt_level: int = 2,
-        graph_opt_config: Any = None,
+        graph_opt_config: GraphOptimizationConfig | None = None,
         symbolic_shape: bool = True,
         without_host: bool = False,
         imperative: bool = False,
         dynamic_shapes: DynamicShapes | None = None,
     ) -> None:
-        assert function is not None
         functools.update_wrapper(self, function)
+        if not isinstance(opt_level, int) or opt_level < 0:
+            raise AttrError(f"trace: opt_level is wrong, got {opt_level!r}, expected 0, 1 or 2")
+        self._options: dict[str, Any] = {
+            "symbolic": symbolic, "capture_as_const": capture_as_const, "record_only": record_only,
+            "sublinear_memory_config": sublinear_memory_config, "dtr_config": dtr_config,
+            "profiling": profiling, "opt_level": opt_level, "graph_opt_config": graph_opt_config,
+            "symbolic_shape": symbolic_shape, "without_host": without_host,
+            "imperative": imperative, "dynamic_shapes": dynamic_shapes,
+        }  # fmt: skip
+        self._memory = memory_limit(sublinear_memory_config, dtr_config)
         self._function = function
         self._signature = inspect.signature(function)
-        self._capture_as_const = capture_as_const
-        self._level = opt_level
-        self._dynamic = _normalise_dynamic(dynamic_shapes)
-        self._fixed: set[str] = set()
-        self._traces: dict[Any, list[Traced]] = {}
+        self._dynamic = normalise_dynamic(dynamic_shapes)
         self._last: tuple[tuple[Any, ...], dict[str, Any]] | None = None
-        self._program: Program | None = None
         self._lock = ForkSafeLock()
+        self.unset_env()
+
+    def unset_env(self) -> None:
+        """Forget everything that was traced; the next call traces anew.
+
+        Example:
+            >>> import tianyuan as ty
+            >>> from tianyuan.jit import trace
+            >>> run = trace(lambda x: x + 1)
+            >>> _ = run(ty.Tensor(1.0))
+            >>> run.unset_env()
+            >>> run.ops
+            ()
+        """
+        with self._lock:
+            self._fixed: set[str] = set()
+            self._traces: dict[Any, list[Traced]] = {}
+            self._excluded: set[Any] = set()
+            self._program: Program | None = None
+            self._recording: Recording | None = None
+            self._profile: dict[str, Any] | None = None
 
     def __get__(self, instance: Any, owner: Any) -> Any:
         if instance is None:
@@ -125,10 +160,7 @@ class trace:
         return bound
 
     def _rebound(self, function: Callable[..., Any]) -> trace:
-        return trace(
-            function, capture_as_const=self._capture_as_const, opt_level=self._level,
-            dynamic_shapes=self._dynamic,
-        )  # fmt: skip
+        return type(self)(function, **self._options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function on these arguments.
@@ -138,11 +170,51 @@ class trace:
         """
         if state.recorder is not None or state.tapes:
             return self._function(*args, **kwargs)
-        leaves, tensors, structure = self._take(args, kwargs)
-        traced = self._find(tensors, structure)
+        if self._options["imperative"]:
+            return self.trace_normal(*args, **kwargs)
+        return self.execute(*args, **kwargs)
+
+    def trace_normal(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the body in Python, eagerly, and take note of the arguments for ``dump``.
+
+        Example:
+            >>> import tianyuan as ty
+            >>> from tianyuan.jit import trace
+            >>> trace(lambda x: x + 1).trace_normal(ty.Tensor(1.0)).item()
+            2.0
+        """
         self._last = (args, kwargs)
-        self._program, outputs = traced.compiled.run_program([t._data for t in tensors])
-        recording = traced.recording
+        return self._function(*args, **kwargs)
+
+    def execute(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program for these arguments, tracing first where there is none yet.
+
+        Example:
+            >>> import tianyuan as ty
+            >>> from tianyuan.jit import trace
+            >>> trace(lambda x: x + 1).execute(ty.Tensor(1.0)).item()
+            2.0
+        """
+        leaves, tensors, structure = self._take(args, kwargs)
+        try:
+            traced = self._find(tensors, structure)
+        except HostCode as found:
+            self._warn_of(found)
+            return self.trace_normal(*args, **kwargs)
+        if traced is None:
+            return self.trace_normal(*args, **kwargs)
+        self._last = (args, kwargs)
+        recording = self._recording = traced.recording
+        if self._options["record_only"]:
+            values = recording.graph.outputs[: recording.n_results]
+            return pytree.unflatten(recording.structure, [wrap(v, v.spec) for v in values])
+        arrays = [tensor._data for tensor in tensors]
+        if self._options["profiling"]:
+            seconds: list[float] = []
+            self._program, outputs = traced.compiled.run_program(arrays, seconds=seconds)
+            self._profile = profile_of(self._program, seconds)
+        else:
+            self._program, outputs = traced.compiled.run_program(arrays)
         for tensor, known, index in recording.grads:
             tensor._grad = known if index < 0 else _tensor(outputs[index])
         for index, output in recording.changed:
@@ -150,6 +222,71 @@ class trace:
                 leaves[index]._rebind(_tensor(outputs[output]))
         results = [_tensor(array) for array in outputs[: recording.n_results]]
         return pytree.unflatten(recording.structure, results)
+
+    # Calls of MegEngine that mean the same here: the host's Python never runs in a program.
+    trace_without_host = execute
+    trace_without_host_overall = execute
+
+    def flatten_inputs(self, *args: Any, **kwargs: Any) -> list[Tensor]:
+        """Return the tensors among the arguments in the order in which the program takes them.
+
+        Example:
+            >>> import tianyuan as ty
+            >>> from tianyuan.jit import trace
+            >>> run = trace(lambda x, rest: x)
+            >>> [t.item() for t in run.flatten_inputs(ty.Tensor(1.0), {"a": [ty.Tensor(2.0)]})]
+            [1.0, 2.0]
+        """
+        return self._take(args, kwargs)[1]
+
+    def convert_optimizer_state_to_tensor(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: optimisers keep their state in tensors, and programs update it in place.
+
+        The learning rate stays a Python number, which a program reads anew at each run.
+
+        Example:
+            >>> from tianyuan.jit import trace
+            >>> trace(lambda x: x).convert_optimizer_state_to_tensor()
+        """
+
+    @property
+    def without_host(self) -> bool:
+        """The option of that name; programs run without the host's Python whatever it says."""
+        return bool(self._options["without_host"])
+
+    @property
+    def ops(self) -> tuple[Node, ...]:
+        """The ops of the graph that the last call used, as traced; none before a call."""
+        return tuple(self._recording.graph.nodes) if self._recording else ()
+
+    @property
+    def vars(self) -> tuple[Value, ...]:
+        """The values of that graph: inputs, states, constants, then results of ops."""
+        if self._recording is None:
+            return ()
+        graph = self._recording.graph
+        made = (value for node in graph.nodes for value in node.outputs)
+        return (*graph.inputs, *graph.states, *graph.constants, *made)
+
+    def get_profile(self) -> dict[str, Any]:
+        """Return the seconds that each step of the last call took; needs ``profiling=True``.
+
+        Raises:
+            TraceError: where nothing was measured.
+
+        Example:
+            >>> import tianyuan as ty
+            >>> from tianyuan.jit import trace
+            >>> run = trace(lambda x: x + 1, profiling=True)
+            >>> _ = run(ty.Tensor(1.0))
+            >>> [step["op"] for step in run.get_profile()["steps"]]
+            ['add']
+        """
+        if self._profile is None:
+            raise TraceError(
+                "trace.get_profile: nothing was measured, expected profiling=True and a call"
+            )
+        return self._profile
 
     def _take(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -160,30 +297,47 @@ class trace:
         tensors = [leaf if isinstance(leaf, Tensor) else Tensor(leaf) for leaf in leaves]
         return leaves, tensors, structure
 
-    def _find(self, tensors: Sequence[Tensor], structure: pytree.Structure) -> Traced:
+    def _find(self, tensors: Sequence[Tensor], structure: pytree.Structure) -> Traced | None:
+        """Return what serves a call, recording it where needed; None where Python must run."""
         with self._lock:
             while True:
                 specs = self._specs(tensors, structure)
                 key = (pytree.static_key(structure), tuple(map(_spec_key, specs)), state.precision)
+                if key in self._excluded:
+                    return None
                 for known in self._traces.get(key, ()):
                     if known.recording.fits(tensors):
                         return known
                 try:
-                    recording = self._recorder(tensors, structure, self._capture_as_const).record(
-                        specs
-                    )
+                    recording = self._recorder(
+                        tensors, structure, self._options["capture_as_const"]
+                    ).record(specs)
                 except SymbolFixed as fixed:
                     self._fix(fixed)
                     continue
-                tracer = recording.tracer
-                compiled = CompiledGraph(
-                    recording.graph, tracer.cells, tracer.hosts, level=self._level
-                )
-                made = Traced(recording, compiled)
+                except HostCode:
+                    self._excluded.add(key)
+                    raise
+                made = Traced(recording, self._compile(recording))
                 if sum(map(len, self._traces.values())) >= _TRACE_LIMIT:
                     self._traces.clear()
                 self._traces.setdefault(key, []).append(made)
                 return made
+
+    def _compile(self, recording: Recording) -> CompiledGraph:
+        tracer = recording.tracer
+        return CompiledGraph(
+            recording.graph, tracer.cells, tracer.hosts, level=self._options["opt_level"],
+            memory=self._memory,
+        )  # fmt: skip
+
+    @staticmethod
+    def _warn_of(found: HostCode) -> None:
+        warnings.warn(
+            f"trace: the function holds host code at {found.line}; it runs in Python, eagerly, at "
+            "each call",
+            stacklevel=4,
+        )
 
     def _fix(self, fixed: SymbolFixed) -> None:
         names = ", ".join(sorted(fixed.symbols))
@@ -234,85 +388,6 @@ class trace:
             raise TraceError("trace.explain: the function has not been called yet")
         return explain(self._program)
 
-    def dump(
-        self,
-        file: str | os.PathLike[str],
-        *,
-        arg_names: Sequence[str] | None = None,
-        output_names: Sequence[str] | None = None,
-        dynamic_shapes: DynamicShapes | None = None,
-        **options: Any,
-    ) -> None:
-        """Write the function, as last called, to a model file with its weights as constants.
-
-        Args:
-            file: path of the ``.tym`` file; an old one stays whole until the new one is complete.
-            arg_names: names of the inputs, those of the function's parameters by default.
-            output_names: names of the outputs, ``output_0`` … by default.
-            dynamic_shapes: dimensions that callers of the file may choose, by input name.
-            options: MegEngine's further options, accepted and without effect.
-
-        Updates of state are left out: the file holds the function's outputs. It must have been
-        called once before.
-
-        Raises:
-            TraceError: where it has not been called, or names do not match.
-            OSError: where the file cannot be written.
-        """
-        unknown = [name for name in options if name not in _MEGENGINE_OPTIONS]
-        if any(not name.startswith("enable_") for name in unknown):
-            raise TraceError(f"trace.dump: unknown options, got {', '.join(sorted(unknown))}")
-        graph, names = self.deployable(arg_names=arg_names, dynamic_shapes=dynamic_shapes)
-        write_model(file, graph, names, output_names)
-
-    def deployable(
-        self,
-        *,
-        arg_names: Sequence[str] | None = None,
-        dynamic_shapes: DynamicShapes | None = None,
-        call: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
-    ) -> tuple[Graph, list[str]]:
-        """Return the graph that ``dump`` writes, and the names of its inputs.
-
-        ``call`` gives arguments and keywords to trace with, instead of those of the last call.
-
-        Raises:
-            TraceError: as ``dump`` does.
-        """
-        if call is None and self._last is None:
-            raise TraceError("trace.dump: the function has not been called yet")
-        args, kwargs = call or self._last or ((), {})
-        _, tensors, structure = self._take(args, kwargs)
-        names = list(pytree.leaf_names(structure, ""))
-        renamed = _rename(names, arg_names)
-        declared = {**self._dynamic, **_back(_normalise_dynamic(dynamic_shapes), renamed)}
-        specs = self._specs(tensors, structure, declared)
-        try:
-            recording = self._recorder(tensors, structure, as_const=True).record(specs)
-        except SymbolFixed as fixed:
-            raise TraceError(
-                f"trace.dump: the dynamic dimension {', '.join(sorted(fixed.symbols))} is used as "
-                f"a plain number at {fixed.line}, expected code that holds for every size"
-            ) from None
-        _warn_of_training(recording)
-        return recording.deployable(), [renamed[n] for n in names]
-
-
-def _warn_of_training(recording: Recording) -> None:
-    """Warn where a file would hold what only training wants."""
-    if any(guard.name == "training" and guard.value for guard in recording.tracer.guards):
-        warnings.warn(
-            "trace.dump: modules are in training mode; call eval() first, or their dropout and "
-            "batch statistics stand in the file",
-            stacklevel=4,
-        )
-    elif recording.tracer.hosts:
-        warnings.warn(
-            "trace.dump: values that are read from Python at each call, such as the state of the "
-            "random numbers, are frozen in the file",
-            stacklevel=4,
-        )
-
 
 def _tensor(array: np.ndarray) -> Tensor:
     return wrap(array, TensorSpec(array.shape, array.dtype))
@@ -320,30 +395,3 @@ def _tensor(array: np.ndarray) -> Tensor:
 
 def _spec_key(spec: TensorSpec) -> Any:
     return (tuple(shapes.expr_of(n) for n in spec.shape), spec.dtype, spec.device)
-
-
-def _normalise_dynamic(declared: DynamicShapes | None) -> dict[str, dict[int, str]]:
-    found: dict[str, dict[int, str]] = {}
-    for name, axes in (declared or {}).items():
-        pairs = axes.items() if isinstance(axes, Mapping) else enumerate(axes)
-        found[name] = {axis: symbol for axis, symbol in pairs if symbol is not None}
-    return found
-
-
-def _rename(names: Sequence[str], wanted: Sequence[str] | None) -> dict[str, str]:
-    if wanted is None:
-        return {name: name for name in names}
-    if len(wanted) != len(names) or len(set(wanted)) != len(wanted):
-        raise TraceError(
-            f"trace.dump: arg_names must be {len(names)} different names, got {list(wanted)}, "
-            f"expected names for {', '.join(names)}"
-        )
-    return dict(zip(names, wanted, strict=True))
-
-
-def _back(
-    declared: dict[str, dict[int, str]], renamed: Mapping[str, str]
-) -> dict[str, dict[int, str]]:
-    """Translate names of a file's inputs to those of the function's parameters."""
-    original = {new: old for old, new in renamed.items()}
-    return {original.get(name, name): axes for name, axes in declared.items()}

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import AttrError, GraphError, ModelFormatError
 from ..graph.container import Container, container_bytes, replace_file
 from ..graph.serial import graph_to_json
+from ..jit.dumping import NOTES, DumpResult, write_needs
 from .network_graph import to_graph
 from .network_node import OpNode, VarNode
-
-KEY = "tianyuan.network"
 
 _FUSING = frozenset({"enable_fuse_conv_bias_nonlinearity", "enable_fuse_conv_bias_with_z"})
 # The loader weighs layouts by cost for the CPU at hand.
@@ -29,25 +25,6 @@ class Keep(NamedTuple):
     opr_name: bool = False
     param_name: bool = False
     opr_priority: bool = False
-
-
-@dataclass(frozen=True)
-class DumpResult:
-    """What a dump has written.
-
-    Attributes:
-        nr_opr: count of operators.
-        tot_bytes: size of the file.
-        tensor_value_bytes: size of the weights in it.
-        inputs, outputs, params: their names.
-    """
-
-    nr_opr: int
-    tot_bytes: int
-    tensor_value_bytes: int
-    inputs: list[str]
-    outputs: list[str]
-    params: list[str]
 
 
 def level_of(options: Mapping[str, Any]) -> int:
@@ -101,7 +78,8 @@ def write(
     else:
         replace_file(file, pieces)
     if strip_info_file is not None:
-        _write_needs(strip_info_file, oprs, append_json)
+        dtypes = [var.dtype.name for opr in oprs for var in (*opr.inputs, *opr.outputs)]
+        write_needs(strip_info_file, (opr.type for opr in oprs), dtypes, append_json)
     sizes = [memoryview(piece).nbytes for piece in pieces]
     return DumpResult(
         len(oprs), sum(sizes), sum(array.nbytes for array in tensors.values()),
@@ -120,7 +98,7 @@ def _extra(oprs: Sequence[OpNode], keep: Keep, notes: dict[str, Any] | None) -> 
     if keep.opr_priority:
         kept["priorities"] = [opr.priority for opr in oprs]
     try:
-        return {KEY: json.dumps(kept)} if kept else {}
+        return {NOTES: json.dumps(kept)} if kept else {}
     except (TypeError, ValueError) as error:
         raise AttrError(f"dump: user_info must be what JSON can hold, got {error}") from None
 
@@ -131,10 +109,10 @@ def read_extra(container: Container, oprs: Sequence[OpNode]) -> dict[str, Any]:
     Raises:
         ModelFormatError: where what the file says does not fit its graph.
     """
-    if KEY not in container.extra:
+    if NOTES not in container.extra:
         return {"is_valid": False, "graph_modified": False}
     try:
-        kept = json.loads(container.extra[KEY])
+        kept = json.loads(container.extra[NOTES])
         named = _strings(kept.get("oprs", [opr.name for opr in oprs]), len(oprs))
         made = kept.get("vars", [[var._given for var in opr.outputs] for opr in oprs])
         made = [_strings(row, len(opr.outputs)) for opr, row in zip(oprs, made, strict=True)]
@@ -159,15 +137,3 @@ def _strings(value: Any, count: int) -> list[str]:
     if not all(isinstance(item, str) for item in value):
         raise ValueError("names must be text")
     return value
-
-
-def _write_needs(file: Any, oprs: Sequence[OpNode], append: bool) -> None:
-    """Write which ops and dtypes a model needs, one JSON object per model."""
-    dtypes = sorted({var.dtype.name for opr in oprs for var in (*opr.inputs, *opr.outputs)})
-    text = json.dumps({"opr_types": sorted({opr.type for opr in oprs}), "dtypes": dtypes}) + "\n"
-    if hasattr(file, "write"):
-        file.write(text)
-        return
-    path = Path(os.fspath(file))
-    before = path.read_text() if append and path.exists() else ""
-    path.write_text(before + text)
