@@ -12,6 +12,7 @@ import math
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import IO, Any, NoReturn
 
 import numpy as np
@@ -35,7 +36,8 @@ _KIND = "tianyuan.object"
 _VERSION = 1
 _MAX_DEPTH = 200
 _EXPECTED = (
-    "dict, OrderedDict, list, tuple, str, int, float, bool, None, numpy arrays and scalars, Tensors"
+    "dict, OrderedDict, list, tuple, str, int, float, bool, None, numpy arrays and scalars, "
+    "Tensors, TracedModules"
 )
 
 
@@ -44,7 +46,7 @@ def save(obj: Any, f: File) -> None:
 
     Args:
         obj: nested dict, OrderedDict, list, tuple, str, int, float, bool, None, numpy arrays and
-            scalars, and Tensors; of these types exactly.
+            scalars, Tensors, and TracedModules; of these types exactly.
         f: path, or a file open for writing bytes.
 
     Raises:
@@ -95,6 +97,33 @@ def load(f: File, map_location: MapLocation = None) -> Any:
     return _Reader(container, map_location).decode(graph.get("root"), 0)
 
 
+@dataclass(frozen=True)
+class _Codec:
+    kind: type
+    encode: Callable[[Any, Callable[[Any], Any]], Any]
+    decode: Callable[[str, Any, Callable[[Any], Any]], Any]
+
+
+_codecs: dict[str, _Codec] = {}
+
+
+def register_codec(
+    tag: str,
+    kind: type,
+    encode: Callable[[Any, Callable[[Any], Any]], Any],
+    decode: Callable[[str, Any, Callable[[Any], Any]], Any],
+) -> None:
+    """Let ``save`` and ``load`` keep values of a further type.
+
+    Args:
+        tag: what such a value is called in a file.
+        kind: the type, exactly.
+        encode: ``encode(value, put)`` returns JSON data; ``put`` gives that of a plain value.
+        decode: ``decode(file, data, get)`` returns the value; ``get`` reads what ``put`` gave.
+    """
+    _codecs[tag] = _Codec(kind, encode, decode)
+
+
 class _Writer:
     def __init__(self) -> None:
         self.arrays: dict[str, np.ndarray] = {}
@@ -110,6 +139,9 @@ class _Writer:
             return obj if math.isfinite(obj) else {"float": str(obj)}
         if kind is np.ndarray or isinstance(obj, np.generic) or kind in (Tensor, Parameter):
             return self._leaf(obj, place)
+        for tag, codec in _codecs.items():
+            if kind is codec.kind:
+                return {tag: codec.encode(obj, lambda part: self.encode(part, place, ()))}
         if kind not in (dict, OrderedDict, list, tuple):
             _refuse(f"{kind.__module__}.{kind.__qualname__}", place)
         if id(obj) in outer:
@@ -177,6 +209,13 @@ class _Reader:
             return self._leaf(tag, value, node)
         if len(node) == 1 and tag == "float" and value in ("nan", "inf", "-inf"):
             return float(value)
+        if len(node) == 1 and tag == "traced_module":
+            from . import traced_module  # noqa: F401  registers how it is read
+
+        if len(node) == 1 and tag in _codecs:
+            return _codecs[tag].decode(
+                self._container.path, value, lambda part: self.decode(part, depth + 1)
+            )
         if len(node) == 1 and isinstance(value, list):
             if tag == "tuple":
                 return tuple(self.decode(item, depth + 1) for item in value)

@@ -50,6 +50,7 @@ DEFERRED = {
     ("native", "plugins"),
     ("graph", "plugins"),
     ("jit", "onnx"),  # load() takes ONNX files too
+    ("serialization", "traced_module"),  # load() takes traced modules too
 }
 
 

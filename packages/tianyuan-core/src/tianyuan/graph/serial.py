@@ -263,6 +263,20 @@ _ATTR_READERS: dict[str, Callable[[_Reader, Any], Any]] = {
 }
 
 
+def attrs_to_json(attrs: Any) -> dict[str, Any]:
+    """Return an op's attributes as JSON data."""
+    return _attrs_to_json(attrs)
+
+
+def attrs_from_json(file: str, op: Op, item: dict[str, Any]) -> Any:
+    """Return an op's attributes from JSON data.
+
+    Raises:
+        ModelFormatError: naming the file, where they are not those of the op.
+    """
+    return _Reader(file).attrs(op, item)
+
+
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

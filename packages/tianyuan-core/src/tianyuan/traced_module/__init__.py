@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from ..serialization import register_codec as _register_codec
 from .builder import trace_module
 from .checker import disable_default_checker, enable_expr_checker
 from .module import TracedModule
 from .names import register_as_builtin, wrap
 from .pytree import register_supported_type
+from .reading import decode as _decode
+from .writing import encode as _encode
 
 __all__ = [
     "TracedModule",
@@ -17,3 +20,5 @@ __all__ = [
     "trace_module",
     "wrap",
 ]
+
+_register_codec("traced_module", TracedModule, _encode, _decode)

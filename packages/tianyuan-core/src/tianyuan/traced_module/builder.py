@@ -17,7 +17,7 @@ from .expr import Constant, Expr, Input
 from .graph import InternalGraph, drop_unused_reads
 from .members import carried, holds_any
 from .module import _OWN, TracedModule, leaf_names, normalised
-from .node import NodeMixin, Size
+from .node import ModuleNode, NodeMixin, Size
 from .patching import patched
 from .pytree import TreeDef, tree_flatten
 from .recording import Scope, apply_op, undisturbed
@@ -142,6 +142,9 @@ class TracedModuleBuilder:
                 for expr in graph._exprs:
                     if isinstance(expr, Constant) and isinstance(expr.value, Module):
                         expr.value = self._family.made(expr.value)
+                    for node in expr.outputs:
+                        if isinstance(node, ModuleNode):
+                            node.module_type = type(node.owner)
                 link(graph)
         return self._built
 

@@ -42,6 +42,7 @@ class ArgsIndex:
 
 
 _CONTAINERS: dict[type, _Container] = {}
+_OURS: set[type] = set()
 _LEAVES: set[type] = {
     Tensor, Parameter, TensorNode, ModuleNode, Size, ArgsIndex, NodeMixin,
     type(None), bool, int, float, complex, str, bytes, np.ndarray, type(Ellipsis), type,
@@ -121,6 +122,28 @@ register_supported_type(
 )
 
 
+_OURS.update(_CONTAINERS)
+
+
+def registered_container(kind: type | str) -> tuple[str, type] | None:
+    """Return name and type of a container that a user registered, by its type or name."""
+    for found in _CONTAINERS:
+        name = f"{found.__module__}.{found.__qualname__}"
+        if found not in _OURS and kind in (found, name):
+            return name, found
+    return None
+
+
+def taken_apart(value: Any) -> tuple[list[Any], Any]:
+    """Return children and rest of a value of a registered type."""
+    return _CONTAINERS[type(value)].flatten(value)
+
+
+def put_together(kind: type, children: list[Any], rest: Any) -> Any:
+    """Return a value of a registered type from children and rest."""
+    return _CONTAINERS[kind].unflatten(children, rest)
+
+
 def _container_of(kind: type) -> _Container | None:
     found = _CONTAINERS.get(kind)
     if found is None and issubclass(kind, tuple) and hasattr(kind, "_fields"):
@@ -134,12 +157,12 @@ def _is_leaf(value: Any) -> bool:
 
 
 def _leaf_type(value: Any) -> tuple[type, ...]:
+    if isinstance(value, Size) or (isinstance(value, TensorNode) and isinstance(value.value, Size)):
+        return (int, TensorNode, ArgsIndex)
     if isinstance(value, (Tensor, TensorNode)):
         return (Tensor, TensorNode, ArgsIndex)
     if isinstance(value, (Module, ModuleNode)):
         return (Module, ModuleNode, ArgsIndex)
-    if isinstance(value, Size):
-        return (int, TensorNode, ArgsIndex)
     return (type(value),)
 
 
@@ -259,12 +282,9 @@ class LeafDef(TreeDef):
         return self == other
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, LeafDef)
-            and self.type == other.type
-            and self.is_const == other.is_const
-            and _same(self.const_val, other.const_val)
-        )
+        if not isinstance(other, LeafDef) or self.type != other.type:
+            return False
+        return self.is_const == other.is_const and _same(self.const_val, other.const_val)
 
     def __hash__(self) -> int:
         return hash(self.type)
@@ -279,10 +299,10 @@ def _same(left: Any, right: Any) -> bool:
     if type(left) is not type(right):
         return False
     if isinstance(left, (np.ndarray, np.generic)):
-        alike = left.dtype == right.dtype and left.shape == right.shape
-        return bool(alike and left.tobytes() == right.tobytes())
+        shaped = left.dtype == right.dtype and left.shape == right.shape
+        return bool(shaped and left.tobytes() == right.tobytes())
     if isinstance(left, float):
-        return left.hex() == right.hex()
+        return bool(left.hex() == right.hex())
     return bool(left == right)
 
 

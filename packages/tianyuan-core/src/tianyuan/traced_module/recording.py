@@ -316,9 +316,13 @@ def node_attribute(node: ModuleNode, name: str) -> Any:
     found = current()
     assert found is not None
     value = getattr(node.owner, name)
-    if isinstance(value, (Tensor, Module)):
-        return GetAttr.make(node, NodeMixin.get_wrapped_type(value), name)
-    return value
+    if not isinstance(value, (Tensor, Module)):
+        return value
+    made = found.known(value)
+    if made is None:
+        made = GetAttr.make(node, NodeMixin.get_wrapped_type(value), name)
+        found.tie(value, made)
+    return made
 
 
 @contextmanager
