@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .. import plugins, registry
+from ..op import TensorSpec
 from . import lower, passes, plan, recompute
 from .graph import Graph
 from .interpreter import StepInterpreter
@@ -21,6 +22,12 @@ class Compiled:
     program: Program
     executable: Executable
     declined: tuple[str, ...]
+
+    @cached_property
+    def output_specs(self) -> tuple[TensorSpec, ...]:
+        """What a run writes, in order."""
+        slots = self.program.slots
+        return tuple(slots[index].spec for index in self.program.outputs)
 
     @cached_property
     def interpreter(self) -> StepInterpreter:

@@ -62,6 +62,7 @@ class CompiledGraph:
         self._updated = sorted(self.graph.updates)
         self._programs: OrderedDict[Any, Compiled] = OrderedDict()
         self._lock = ForkSafeLock()
+        self._recent: tuple[Any, Any, Compiled] | None = None  # shapes, choices, what served them
 
     def _options(self) -> Options:
         return Options(
@@ -98,10 +99,7 @@ class CompiledGraph:
 
     def compiled_for(self, sizes: Mapping[str, int]) -> Compiled:
         """Return the program for concrete sizes, compiling it on first use."""
-        key = (
-            tuple(sorted(sizes.items())), registry.chosen_backend(), registry.isa_cap(),
-            self._threads or native.get_num_threads(), config.setting, registry.generation,
-        )  # fmt: skip
+        key = (tuple(sorted(sizes.items())), *self._choices())
         with self._lock:
             found = self._programs.get(key)
             if found is None:
@@ -114,6 +112,24 @@ class CompiledGraph:
             else:
                 self._programs.move_to_end(key)
             return found
+
+    def _choices(self) -> tuple[Any, ...]:
+        """Return what the choice of kernels depends on, the registry's generation last."""
+        return (
+            registry.chosen_backend(), registry.isa_cap(),
+            self._threads or native.get_num_threads(), config.setting, registry.generation,
+        )  # fmt: skip
+
+    def _compiled_now(self, given: Sequence[np.ndarray]) -> Compiled:
+        """Return the program for these inputs; most calls are as the one before."""
+        shapes_, choices = [array.shape for array in given], self._choices()
+        recent = self._recent
+        if recent is not None and recent[0] == shapes_ and recent[1] == choices:
+            return recent[2]
+        compiled = self.compiled_for(self.sizes_for(shapes_))
+        if self._choices() == choices:  # or compiling brought plugins in
+            self._recent = (shapes_, choices, compiled)
+        return compiled
 
     def run(
         self, inputs: Sequence[np.ndarray], out: Sequence[np.ndarray] | None = None
@@ -135,7 +151,7 @@ class CompiledGraph:
 
         ``seconds`` is a list to which the time of each step is appended.
         """
-        compiled = self.compiled_for(self.sizes_for([array.shape for array in inputs]))
+        compiled = self._compiled_now(inputs)
         if not self._updated:
             outputs = self._execute(compiled, inputs, out, seconds)
         else:
@@ -154,7 +170,7 @@ class CompiledGraph:
     ) -> list[np.ndarray]:
         outputs = self.make_outputs(compiled) if out is None else self._given(compiled, inputs, out)
         states = [cell.get()._data for cell in self.cells]
-        given = [*inputs, *self._read_hosts()]
+        given = [*inputs, *self._read_hosts()] if self.hosts else inputs
         if seconds is not None:
             profile = getattr(compiled.executable, "profile", compiled.interpreter.profile)
             seconds += profile(given, states, outputs)
@@ -193,11 +209,7 @@ class CompiledGraph:
     @staticmethod
     def make_outputs(compiled: Compiled) -> list[np.ndarray]:
         """Allocate the outputs of one run."""
-        slots = compiled.program.slots
-        return [
-            dispatch.empty(slots[i].spec.shape, slots[i].spec.dtype)
-            for i in compiled.program.outputs
-        ]
+        return [dispatch.empty(spec.shape, spec.dtype) for spec in compiled.output_specs]
 
     def _read_hosts(self) -> list[np.ndarray]:
         # In the order of the trace, each followed by its effect: the next may read what it left.

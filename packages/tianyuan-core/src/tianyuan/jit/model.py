@@ -69,6 +69,7 @@ class Model:
         self.output_specs = {
             name: value.spec for name, value in zip(output_names, graph.outputs, strict=True)
         }
+        self._expected = tuple(self.input_specs.items())
         self._compiled = CompiledGraph(graph, threads=threads)
 
     def __repr__(self) -> str:
@@ -89,19 +90,18 @@ class Model:
             TypeError: where an input is missing, unknown or given twice.
             ShapeError, DTypeError: where an input does not fit.
         """
-        given = self._bind(args, kwargs)
+        expected = self._expected
+        given = args if not kwargs and len(args) == len(expected) else self._bind(args, kwargs)
         arrays = [
-            as_input(name, value, spec)
-            for (name, spec), value in zip(self.input_specs.items(), given, strict=True)
+            as_input(name, value, spec) for (name, spec), value in zip(expected, given, strict=True)
         ]
-        with self._choice():
-            outputs = self._compiled.run(arrays, out)
-        if any(isinstance(value, Tensor) for value in given):
-            results: list[Any] = [
-                wrap(array, TensorSpec(array.shape, array.dtype)) for array in outputs
-            ]
+        if self.backend is None:
+            results: list[Any] = self._compiled.run(arrays, out)
         else:
-            results = list(outputs)
+            with registry.use_backend(self.backend):
+                results = self._compiled.run(arrays, out)
+        if True in [isinstance(value, Tensor) for value in given]:
+            results = [wrap(array, TensorSpec(array.shape, array.dtype)) for array in results]
         return results[0] if len(results) == 1 else tuple(results)
 
     def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -177,9 +177,15 @@ def as_input(name: str, value: Any, spec: TensorSpec) -> np.ndarray:
     Raises:
         DTypeError: where it has another that is not converted.
     """
+    if value.__class__ is np.ndarray and value.dtype is spec.dtype:
+        flags = value.flags
+        if flags.c_contiguous and flags.aligned:
+            return value
     array = value.__array__(copy=False) if isinstance(value, Tensor) else np.asarray(value)
     if array.dtype != spec.dtype:
         weak = not isinstance(value, (np.ndarray, Tensor)) or array.dtype == np.float64
+        # int64 data arrives in tensors as int32.
+        weak = weak or (isinstance(value, Tensor) and spec.dtype == np.int64)
         both_float = dtypes.is_float(spec.dtype) and array.dtype.kind == "f"
         fits = both_float or (array.dtype.kind in "iu" and spec.dtype.kind in "iuf")
         if not (weak and fits):
