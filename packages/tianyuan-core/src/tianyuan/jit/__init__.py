@@ -6,6 +6,7 @@ from .dumping import DumpResult
 from .exclude import exclude_from_trace, is_tracing
 from .model import Model, load
 from .options import DTRConfig, GraphOptimizationConfig, SublinearMemoryConfig
+from .partial import partial_trace
 from .trace import trace
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "host_value",
     "is_tracing",
     "load",
+    "partial_trace",
     "trace",
 ]
