@@ -36,7 +36,7 @@ def labelled_pictures() -> tuple[np.ndarray, np.ndarray]:
     """Return foolbox's 20 pictures as the network wants them, and their classes."""
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
     paths = sorted((folder("foolbox") / "data").glob("imagenet_*.jpg"))
-    found = [np.asarray(image.open(p).resize((224, 224), image.BICUBIC), np.float32) for p in paths]
+    found = [np.asarray(image.open(p).resize((224, 224), image.BOX), np.float32) for p in paths]
     labels = np.array([int(path.stem.rpartition("_")[2]) for path in paths], np.int64)
     return np.ascontiguousarray(((np.stack(found) - 127) / 128).transpose(0, 3, 1, 2)), labels
 
@@ -58,7 +58,7 @@ def test_efficientnet_lite0(torch: Any, tmp_path: Path, record_property: Any) ->
     answers = network(Tensor(images)).numpy()
     right = int((answers.argmax(1) == labels).sum())
     row["right on foolbox's pictures"] = f"{right} of {len(labels)}"
-    assert right >= 17
+    assert right >= 18
     few, wanted = images[:4], (labels[:4] + 1) % 1000
     turned = from_module(peer.eval(), (torch.from_numpy(few),))
     row["from_module's difference"] = error(turned(Tensor(few)).numpy(), answers[:4])
