@@ -1,7 +1,7 @@
 """Say what a communicator is: the collectives of one group of ranks, on plain arrays.
 
-A plugin brings one through the hook ``tianyuan_communicators`` as ``{name: factory}``; the factory
-is called as ``factory(ranks, position, world)`` by every rank of a group, on first use. Arrays are
+A plugin brings one through the hook ``tianyuan_communicators`` as ``{name: class}``; every rank of
+a group makes an instance by ``class(ranks, position, world)``, on first use. Arrays are
 numpy arrays, or the storage of a device that ``devices`` names. All are C-contiguous; outputs are
 written in full, and overlap no input. Every rank must end up with the same bits.
 """
@@ -9,7 +9,7 @@ written in full, and overlap no input. Every rank must end up with the same bits
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,13 +47,19 @@ class Communicator(ABC):
     Args:
         ranks: the group, by rank among all processes.
         position: this process's place in ``ranks``; roots and peers are places too.
+        world: the process it works in.
     """
 
     devices: tuple[str, ...] = ("cpu",)
 
-    def __init__(self, ranks: Sequence[int], position: int) -> None:
+    def __init__(self, ranks: Sequence[int], position: int, world: World) -> None:
         self.ranks = tuple(ranks)
         self.position = position
+        self.world = world
+
+    @classmethod  # noqa: B027  # most need no more than the world
+    def prepare(cls, world: World) -> None:
+        """Make ready what all groups share, before any is made; every process calls it."""
 
     @property
     def size(self) -> int:
@@ -102,6 +108,3 @@ class Communicator(ABC):
 
     def close(self) -> None:  # noqa: B027  # most have nothing of their own to give back
         """Give back what the communicator holds."""
-
-
-Factory = Callable[[Sequence[int], int, World], Communicator]

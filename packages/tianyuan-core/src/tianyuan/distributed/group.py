@@ -15,7 +15,7 @@ from ..device import device_kind, parse_device, set_default_device
 from ..errors import AttrError, DistributedError
 from ..imperative import generator
 from . import tcp
-from .communicator import Communicator, Factory, World
+from .communicator import Communicator, World
 from .server import PATIENCE, Client, interface_for
 
 # MegEngine's names of collectives between accelerators; here a device's communicator serves.
@@ -192,6 +192,7 @@ def init_process_group(
         device_type, chosen, [entry["host"] for entry in met], world,
     )  # fmt: skip
     WORLD.reset(list(range(world_size)))
+    set_backend(chosen)
     set_default_device(where)
     generator.default.seed(int.from_bytes(os.urandom(4), "little"))
 
@@ -231,7 +232,7 @@ def resolve_backend(name: str, kind: str) -> str:
     found = plugins.communicators()
     if name in found:
         return name
-    serving = [title for title, factory in found.items() if _serves(factory, kind)]
+    serving = [title for title, brought in found.items() if kind in _devices_of(brought)]
     if name in _FOR_DEVICE and serving:
         return tcp.NAME if tcp.NAME in serving else serving[0]
     raise AttrError(
@@ -240,8 +241,8 @@ def resolve_backend(name: str, kind: str) -> str:
     )
 
 
-def _serves(factory: Factory, kind: str) -> bool:
-    return kind in getattr(factory, "devices", ("cpu",))
+def _devices_of(brought: Any) -> tuple[str, ...]:
+    return tuple(getattr(brought, "devices", ()))
 
 
 def communicator_for(ranks: tuple[int, ...], kind: str) -> Communicator:
@@ -255,8 +256,8 @@ def communicator_for(ranks: tuple[int, ...], kind: str) -> Communicator:
     key = (name, ranks)
     found = data.communicators.get(key)
     if found is None:
-        factory = plugins.communicators()[name]
-        found = factory(ranks, ranks.index(data.proc_rank), data.world)
+        brought = plugins.communicators()[name]
+        found = brought(ranks, ranks.index(data.proc_rank), data.world)
         data.communicators[key] = found
     if kind not in found.devices:
         raise DistributedError(
@@ -370,7 +371,9 @@ def set_backend(name: str) -> None:
     """
     data = _started("backend")
     kind = device_kind(parse_device(f"{data.device_type}{data.device}"))
-    data.backend = resolve_backend(name, kind)
+    chosen = resolve_backend(name, kind)
+    plugins.communicators()[chosen].prepare(data.world)
+    data.backend = chosen
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from .server import PATIENCE, Server, interface_for
 
 _LOOK = 0.2  # seconds between looks at whether ranks, or the launcher, still live
 _GRACE = 1.0  # seconds in which a cause may still follow its consequence
-_LEAVING = 2.0  # seconds for a rank to end when asked to
+_LEAVING = 5.0  # seconds for a rank to end when it is done, or asked to
 _DONE, _FAILED, _LOST = "done", "failed", "lost"
 
 
@@ -237,7 +237,7 @@ def _results(ranks: list[_Rank]) -> list[Any]:
     """Wait for all ranks and return what they return.
 
     Raises:
-        DistributedError: where one fails; the earliest cause if several do.
+        DistributedError: where one fails; of several, one that did not merely lose another.
     """
     patience = None
     while True:

@@ -24,6 +24,7 @@ from ..shapes import format_shape
 from .communicator import MAX, MIN, SUM, Communicator
 
 BACKEND = "distributed"
+PREFIX = "collective_"  # of the ops' names: there also are a gather and a scatter of one tensor
 _LATENCY = 1e-4
 
 
@@ -161,7 +162,7 @@ _TABLE: dict[str, tuple[Any, Backward]] = {
 
 OPS: dict[str, Op] = {
     name: Op(
-        name,
+        PREFIX + name,
         infer=_infer(name, shape),
         grad=_passing(backward),
         attrs=Collective,
@@ -207,7 +208,7 @@ def _kernel(name: str, device: str, find: FindCommunicator) -> Kernel:
     # A last resort like references, so that it serves whichever backend is chosen, and is never
     # timed: running it again would be one message too many.
     return Kernel(
-        f"{name}_any__communicator", name, run, cost=_seconds, reproducible=True, is_reference=True
+        f"{PREFIX}{name}_any__communicator", PREFIX + name, run, cost=_seconds, is_reference=True
     )
 
 

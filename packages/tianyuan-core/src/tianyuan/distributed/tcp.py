@@ -33,13 +33,17 @@ class TCPCommunicator(Communicator):
     """Collectives between processes of one or several machines, with nothing installed."""
 
     def __init__(self, ranks: Sequence[int], position: int, world: World) -> None:
-        super().__init__(ranks, position)
-        if NAME not in world.shared:
-            world.shared[NAME] = Transport(world)
+        super().__init__(ranks, position, world)
         self._transport: Transport = world.shared[NAME]
         found = self._transport.open(",".join(map(str, ranks)), ranks)
         self._links = {index: found[rank] for index, rank in enumerate(ranks) if rank in found}
         self._others = tuple(self._links)
+
+    @classmethod
+    def prepare(cls, world: World) -> None:
+        """Open the socket at which others reach this process."""
+        if NAME not in world.shared:
+            world.shared[NAME] = Transport(world)
 
     def close(self) -> None:
         """Close the group's connections."""

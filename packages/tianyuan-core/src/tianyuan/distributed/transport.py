@@ -143,10 +143,12 @@ class Transport:
         self._lock = ForkSafeLock()
         self._selector = selectors.DefaultSelector()
         self._links: list[Link] = []
-        self._early: dict[tuple[str, int], socket.socket] = {}  # of groups not yet opened here
+        self._early: dict[tuple[str, int], Link] = {}  # of groups that are not yet open here
         self._listener = socket.create_server(
             (interface_for(world.client.master_ip), 0), backlog=max(128, world.size)
         )
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ)
         if world.rank == 0:
             world.client.user_set(_TOKEN, secrets.token_hex(16))
         self._token = str(world.client.user_get(_TOKEN, world.timeout))
@@ -160,20 +162,15 @@ class Transport:
         Raises:
             DistributedError: where one cannot be reached in time.
         """
-        me = self._world.rank
-        links = {}
-        for rank in ranks:
-            if rank != me:
-                dial = ranks.index(rank) < ranks.index(me)
-                connection = self._dial(key, rank) if dial else self._accept(key, rank)
-                links[rank] = Link(rank, connection)
-        for link in links.values():
-            self._links.append(link)
-            self._selector.register(link.socket, selectors.EVENT_READ, link)
-            link.watched = True
+        me, links = self._world.rank, {}
+        with self._lock:
+            for rank in ranks:
+                if rank != me:
+                    dial = ranks.index(rank) < ranks.index(me)
+                    links[rank] = self._dial(key, rank) if dial else self._await(key, rank)
         return links
 
-    def _dial(self, key: str, rank: int) -> socket.socket:
+    def _dial(self, key: str, rank: int) -> Link:
         world = self._world
         host, port = world.client.user_get(_address_key(rank), world.timeout)
         try:
@@ -184,25 +181,37 @@ class Transport:
             ) from error
         hello = json.dumps([self._token, key, world.rank]).encode()
         connection.sendall(_LENGTH.pack(len(hello)) + hello)
-        return connection
+        return self._keep(rank, connection)
 
-    def _accept(self, key: str, rank: int) -> socket.socket:
+    def _await(self, key: str, rank: int) -> Link:
+        """Wait until a rank has connected for a group."""
         deadline = monotonic() + self._world.timeout
         while (key, rank) not in self._early:
-            self._listener.settimeout(max(0.001, deadline - monotonic()))
-            try:
-                connection = self._listener.accept()[0]
-            except TimeoutError:
+            if not self._serve(deadline, {}, {}):
                 raise DistributedError(
                     f"group: rank {rank} did not come within {self._world.timeout:g} s, expected "
                     f"all of ranks {key}"
-                ) from None
-            caller = self._greet(connection)
-            if caller is None:
-                connection.close()  # a stranger
-            else:
-                self._early[caller] = connection
+                )
         return self._early.pop((key, rank))
+
+    def _keep(self, rank: int, connection: socket.socket) -> Link:
+        """Watch a connection from here on, so that what comes is taken in."""
+        link = Link(rank, connection)
+        self._links.append(link)
+        self._selector.register(link.socket, selectors.EVENT_READ, link)
+        link.watched = True
+        return link
+
+    def _accept(self) -> None:
+        try:
+            connection = self._listener.accept()[0]
+        except BlockingIOError:
+            return
+        caller = self._greet(connection)
+        if caller is None:
+            connection.close()  # a stranger
+        else:
+            self._early[caller] = self._keep(caller[1], connection)
 
     def _greet(self, connection: socket.socket) -> tuple[str, int] | None:
         """Return for which group a new connection is and from which rank; None for strangers."""
@@ -256,30 +265,37 @@ class Transport:
             if not out and not into:
                 return
             self._check_peers(title, [*out, *into])
-            for key, mask in self._wait(title, silent, [*into, *out]):
-                link = key.data
-                if mask & selectors.EVENT_READ:
-                    link.receive(into.get(link))
-                if mask & selectors.EVENT_WRITE and link in out:
-                    link.send(out[link])
-                    if not out[link]:
-                        del out[link]
-                        self._watch(link, selectors.EVENT_READ)
-                if link.gone:
-                    self._unwatch(link)
+            if not self._serve(silent, out, into):
+                raise self._silence(title, [*into, *out])
             silent = monotonic() + self._world.timeout
 
-    def _wait(
-        self, title: str, until: float, peers: Sequence[Link]
-    ) -> list[tuple[selectors.SelectorKey, int]]:
+    def _serve(
+        self, until: float, out: dict[Link, list[memoryview]], into: Mapping[Link, Incoming]
+    ) -> bool:
+        """Wait until something can be done and do it; tell whether there was anything in time."""
         ready = self._selector.select(max(0.0, until - monotonic()))
-        if not ready:
-            names = ", ".join(str(rank) for rank in sorted({link.peer for link in peers}))
-            raise DistributedError(
-                f"{title.partition(' ')[0]}: rank {names} is silent, got nothing for "
-                f"{self._world.timeout:g} s, expected it to call '{title}' too"
-            )
-        return ready
+        for key, mask in ready:
+            link = key.data
+            if link is None:
+                self._accept()
+                continue
+            if mask & selectors.EVENT_READ:
+                link.receive(into.get(link))
+            if mask & selectors.EVENT_WRITE and link in out:
+                link.send(out[link])
+                if not out[link]:
+                    del out[link]
+                    self._watch(link, selectors.EVENT_READ)
+            if link.gone:
+                self._unwatch(link)
+        return bool(ready)
+
+    def _silence(self, title: str, peers: Sequence[Link]) -> DistributedError:
+        names = ", ".join(str(rank) for rank in sorted({link.peer for link in peers}))
+        return DistributedError(
+            f"{title.partition(' ')[0]}: rank {names} is silent, got nothing for "
+            f"{self._world.timeout:g} s, expected it to call '{title}' too"
+        )
 
     @staticmethod
     def _check_peers(title: str, peers: Sequence[Link]) -> None:
@@ -310,8 +326,7 @@ class Transport:
     def close(self) -> None:
         """Close everything; a forked child calls it too, and leaves its parent's at work."""
         self._selector.close()
-        for connection in (self._listener, *self._early.values()):
-            connection.close()
+        self._listener.close()
         for link in self._links:
             link.gone = "the process group is closed here"
             link.socket.close()
