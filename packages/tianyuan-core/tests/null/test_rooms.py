@@ -50,6 +50,7 @@ DEFERRED = {
     ("native", "plugins"),
     ("graph", "plugins"),
     ("jit", "onnx"),  # load() takes ONNX files too
+    ("tools", "cli"),  # load_network_and_run is the command's run and bench
     ("serialization", "traced_module"),  # load() takes traced modules too
 }
 

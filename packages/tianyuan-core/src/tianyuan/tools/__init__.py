@@ -1,0 +1,1 @@
+"""Hold commands that look into model files and runs: ``python -m tianyuan.tools.<name>``."""
