@@ -11,6 +11,7 @@ from tianyuan import Tensor
 from tianyuan import distributed as dist
 from tianyuan import optimizer as optim
 from tianyuan.autodiff import GradManager
+from tianyuan.data import RandomSampler, SequentialSampler
 from tianyuan.distributed import helper
 from tianyuan.errors import AttrError, DistributedError, ShapeError
 from tianyuan.jit import trace
@@ -105,6 +106,17 @@ def test_random_numbers_differ_between_ranks_until_seeded(run):
     (own, seeded), (other, same) = run(2, work)
     assert own != other
     assert seeded == same
+
+
+def test_samplers_share_the_data_out(run):
+    def work():
+        random = RandomSampler(range(12), batch_size=3, seed=4)
+        return list(SequentialSampler(range(8), batch_size=2)), [list(batch) for batch in random]
+
+    (first, drawn), (second, others) = run(2, work)
+    assert first == [[0, 2], [4, 6]]
+    assert second == [[1, 3], [5, 7]]
+    assert sorted(sum(drawn + others, [])) == list(range(12))
 
 
 # Inside a trace

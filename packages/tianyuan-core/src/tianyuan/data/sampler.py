@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
@@ -19,11 +20,16 @@ _SHARED_SEED = 0
 _SIZES = ("num_samples", "batch_size", "drop_last", "world_size")
 
 
-def _one_process() -> tuple[int, int]:
-    return 1, 0
+_GROUPS = f"{__package__.rpartition('.')[0]}.distributed"
 
 
-_process_group: Callable[[], tuple[int, int]] = _one_process
+def _world_size_and_rank() -> tuple[int, int]:
+    """Ask the room of process groups; where nobody loaded it, this process is on its own."""
+    distributed = sys.modules.get(_GROUPS)
+    return (1, 0) if distributed is None else (distributed.get_world_size(), distributed.get_rank())
+
+
+_process_group: Callable[[], tuple[int, int]] = _world_size_and_rank
 
 
 def bind_process_group(world_size_and_rank: Callable[[], tuple[int, int]]) -> None:
