@@ -16,12 +16,16 @@ NAMES = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
     "float16", "bfloat16", "float32", "float64",
 )  # fmt: skip
+# Served by Python kernels only (registry.refusal), and not written to model files.
+COMPLEX_NAMES = ("complex64", "complex128")
 CODES = {name: code for code, name in enumerate(NAMES)}
 
-_BOOL, _INTEGER, _FLOAT = 0, 1, 2
+_BOOL, _INTEGER, _FLOAT, _COMPLEX = 0, 1, 2, 3
 
 # dtype.name is slow in numpy; every supported dtype that has been met stands here.
-_KNOWN: dict[DType, str] = {np.dtype(name): name for name in NAMES if name != "bfloat16"}
+_KNOWN: dict[DType, str] = {
+    np.dtype(name): name for name in (*NAMES, *COMPLEX_NAMES) if name != "bfloat16"
+}
 
 
 @cache
@@ -38,13 +42,17 @@ def name_of(dtype: DType) -> str:
     return _KNOWN.get(dtype) or dtype.name
 
 
+def _listed() -> str:
+    return ", ".join((*NAMES, *COMPLEX_NAMES))
+
+
 @cache
 def _by_name(name: str) -> DType:
     if name == "bfloat16":
         return _bfloat16()
-    if name in CODES:
+    if name in CODES or name in COMPLEX_NAMES:
         return np.dtype(name)
-    raise DTypeError(f"dtype: unknown name, got {name!r}, expected one of {', '.join(NAMES)}")
+    raise DTypeError(f"dtype: unknown name, got {name!r}, expected one of {_listed()}")
 
 
 def as_dtype(dtype: Any) -> DType:
@@ -61,8 +69,7 @@ def as_dtype(dtype: Any) -> DType:
         if dtype.name in CODES and dtype.isnative:
             return dtype
         raise DTypeError(
-            f"dtype: not supported, got {dtype!r}, expected one of {', '.join(NAMES)} "
-            "in native byte order"
+            f"dtype: not supported, got {dtype!r}, expected one of {_listed()} in native byte order"
         )
     if dtype is float:
         return _by_name("float32")
@@ -99,10 +106,24 @@ def is_bool(dtype: DType) -> bool:
     return dtype.kind == "b"
 
 
+def is_complex(dtype: DType) -> bool:
+    """Tell whether a dtype holds complex numbers."""
+    return dtype.kind == "c"
+
+
+def part_of(dtype: DType) -> DType:
+    """Return the dtype of a complex dtype's real part, and any other dtype as it is."""
+    if dtype.kind != "c":
+        return dtype
+    return _by_name("float32" if dtype.itemsize == 8 else "float64")
+
+
 def category(dtype: DType) -> int:
-    """Return 0 for bool, 1 for integers, 2 for floats: the order of promotion."""
+    """Return 0 for bool, 1 for integers, 2 for floats, 3 for complex: the order of promotion."""
     if dtype.kind == "b":
         return _BOOL
+    if dtype.kind == "c":
+        return _COMPLEX
     return _INTEGER if dtype.kind in "iu" else _FLOAT
 
 
@@ -110,8 +131,8 @@ def category(dtype: DType) -> int:
 def promote(*dtypes: DType) -> DType:
     """Return the dtype that values of these dtypes meet in.
 
-    By category (bool < integer < float): an integer with a float gives that float; within a
-    category the wider wins; float16 with bfloat16 gives float32; a signed with an unsigned
+    By category (bool < integer < float < complex): an integer with a float gives that float;
+    within a category the wider wins; float16 with bfloat16 gives float32; a signed with an unsigned
     integer gives the signed type that holds both (int64 with uint64 stays int64).
     """
     result = dtypes[0]
@@ -126,7 +147,7 @@ def _promote_two(a: DType, b: DType) -> DType:
     ca, cb = category(a), category(b)
     if ca != cb:
         return a if ca > cb else b
-    if ca == _FLOAT:
+    if ca >= _FLOAT:
         if a.itemsize == b.itemsize:
             return _by_name("float32")
         return a if a.itemsize > b.itemsize else b
@@ -149,19 +170,27 @@ def promote_scalar(dtype: DType, scalar: type[bool | int | float]) -> DType:
 def ingest(data: Any, dtype: Any = None) -> np.ndarray:
     """Turn user data into a C-contiguous array of a supported dtype.
 
-    Without ``dtype``, float64 arrives as float32 and int64 as int32, as MegEngine users expect.
+    Without ``dtype``, float64 arrives as float32, int64 as int32 and complex128 as complex64, as
+    MegEngine users expect.
 
     Raises:
-        DTypeError: where the data is not numeric, or an int64 value does not fit int32.
+        DTypeError: where the data is not numeric, an int64 value does not fit int32, or complex
+            data would lose its imaginary part.
     """
     array = np.asarray(data)
     if dtype is not None:
         want = as_dtype(dtype)
-        if array.dtype.kind not in "biuf" and array.dtype.name not in CODES:
+        if array.dtype.kind not in "biufc" and array.dtype.name not in CODES:
             raise DTypeError(f"tensor: data is not numeric, got {array.dtype}")
+        if array.dtype.kind == "c" and not is_complex(want):
+            raise DTypeError(
+                f"tensor: complex data cannot become {want.name}, expected complex64 or complex128"
+            )
         return np.array(array, dtype=want, order="C", copy=True, ndmin=0)
     if array.dtype == np.float64 or (array.dtype.kind == "f" and array.dtype.itemsize > 8):
         return np.array(array, dtype=np.float32, order="C")
+    if array.dtype.kind == "c" and array.dtype.itemsize > 8:
+        return np.array(array, dtype=np.complex64, order="C")
     if array.dtype == np.int64 and not (isinstance(data, np.generic) and data.dtype != np.int64):
         if array.size and (array.max() > 2**31 - 1 or array.min() < -(2**31)):
             raise DTypeError(
@@ -170,6 +199,6 @@ def ingest(data: Any, dtype: Any = None) -> np.ndarray:
                 "expected dtype='int64' to keep it"
             )
         return np.array(array, dtype=np.int32, order="C")
-    if array.dtype.name not in CODES:
+    if array.dtype.name not in CODES and array.dtype != np.complex64:
         raise DTypeError(f"tensor: data has an unsupported dtype, got {array.dtype}")
     return np.array(array, dtype=array.dtype.newbyteorder("="), order="C", copy=True)

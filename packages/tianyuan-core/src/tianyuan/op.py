@@ -155,6 +155,8 @@ class Op:
         attrs: frozen dataclass of its attributes, of the field types that abi.py knows.
         n_inputs: count of inputs, or (least, most); most -1 means any number.
         version: raised when the meaning of attrs or outputs changes.
+        takes_complex: whether inputs may be complex; inference refuses them otherwise. Movement
+            ops take them anyway.
         pure: False for an effect, which passes must neither drop, merge nor reorder.
         family: ``elementwise``, ``reduction``, ``movement`` …: what passes go by.
     """
@@ -170,6 +172,11 @@ class Op:
     pure: bool = True
     family: str = ""
     differentiable: bool = True
+    takes_complex: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.takes_complex and self.family != "movement":
+            object.__setattr__(self, "infer", _without_complex(self.name, self.infer))
 
     def __repr__(self) -> str:
         return f"Op({self.name})"
@@ -190,6 +197,19 @@ class Op:
                 f"{self.name}: wrong number of inputs, got {count}, expected "
                 f"{least if least == most else f'{least} to {most if most >= 0 else chr(8734)}'}"
             )
+
+
+def _without_complex(op: str, infer: Infer) -> Infer:
+    def checked(specs: Specs, attrs: Any) -> Specs:
+        for spec in specs:
+            if spec.dtype.kind == "c":
+                raise DTypeError(
+                    f"{op}: complex numbers are not taken, got {spec.dtype.name}, expected a real "
+                    "dtype; functional.real, imag and abs give one"
+                )
+        return infer(specs, attrs)
+
+    return checked
 
 
 # The helpers below are how ops phrase their checks, so that every message has the same form.

@@ -237,6 +237,8 @@ def refusal(kernel: Kernel, call: Call, isa_cap: str | None = None) -> str | Non
             return f"needs {kernel.isa}, capped at {isa_cap}"
     if kernel.is_native and any(spec.ndim > MAX_DIMS for spec in (*call.inputs, *call.outputs)):
         return f"serves at most {MAX_DIMS} dimensions"
+    if kernel.is_native and any(s.dtype.kind == "c" for s in (*call.inputs, *call.outputs)):
+        return "complex numbers have no place in the C ABI"
     if kernel.dtypes is not None:
         for index, spec in enumerate(call.inputs or call.outputs):
             accepted = kernel.dtypes[min(index, len(kernel.dtypes) - 1)]

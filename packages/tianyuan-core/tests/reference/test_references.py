@@ -6,6 +6,7 @@ import pytest
 from tianyuan import registry
 from tianyuan.ops import (
     cast,
+    complexes,
     creation,
     elementwise,
     fused,
@@ -21,7 +22,18 @@ from tianyuan.testing.cases import cases_of
 from tianyuan.testing.compare import difference
 from tianyuan.testing.oracles import ORACLES
 
-FAMILIES = (cast, creation, elementwise, fused, indexing, reduction, shape, sorting, update)
+FAMILIES = (
+    cast,
+    complexes,
+    creation,
+    elementwise,
+    fused,
+    indexing,
+    reduction,
+    shape,
+    sorting,
+    update,
+)
 
 
 @pytest.mark.parametrize("name", sorted(ORACLES))

@@ -64,6 +64,8 @@ def tensors(op: str, *values: Any) -> list[Tensor]:
 
 def _from_scalar(op: str, value: Any, like: Operand, meeting: dtypes.DType) -> Tensor:
     plain = value.item() if isinstance(value, np.generic) else value
+    if isinstance(plain, complex):
+        return cast(Tensor, like.complex_scalar(plain))
     if not isinstance(value, _SCALARS) or not isinstance(plain, (bool, int, float)):
         raise DTypeError(
             f"{op}: input cannot become a tensor, got {type(value).__name__}, "
@@ -80,8 +82,9 @@ def scalar_kind(value: bool | float) -> type:
 
 
 def floating(value: Tensor) -> Tensor:
-    """Return a floating tensor as it is and any other as float32."""
-    return value if dtypes.is_float(value.dtype) else cast(Tensor, value.cast("float32"))
+    """Return a floating or complex tensor as it is and any other as float32."""
+    keeps = dtypes.is_float(value.dtype) or dtypes.is_complex(value.dtype)
+    return value if keeps else cast(Tensor, value.cast("float32"))
 
 
 def same_dtype(op: str, *values: Tensor) -> list[Tensor]:

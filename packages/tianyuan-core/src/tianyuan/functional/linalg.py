@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .. import shapes
 from ..errors import ShapeError
 from ..imperative.tensor import Tensor
 from . import elemwise
-from .arguments import choice, fixed, floating, run, same_dtype, tensor, tensors
+from .arguments import choice, fixed, floating, run, run_many, same_dtype, tensor, tensors
 from .creation import arange, eye
 from .movement import broadcast_to, reshape
 from .reduction import argmax
 
-__all__ = ["cross", "dot", "matinv", "matmul"]
+__all__ = ["cross", "dot", "matinv", "matmul", "svd"]
 
 
 def matmul(
@@ -140,3 +142,23 @@ def matinv(inp: Tensor) -> Tensor:
         cleared = elemwise.sub(rows, elemwise.mul(rows[:, :, k : k + 1], pivot))
         rows = run("where", reshape(is_k, (1, n, 1)), pivot, cleared)
     return reshape(rows[:, :, n:], (*lead, n, n))
+
+
+def svd(inp: Tensor, full_matrices: bool = False, compute_uv: bool = True) -> Any:
+    """Take matrices (..., M, N) apart into U @ diag(S) @ Vh.
+
+    With K = min(M, N), U is (..., M, K), S (..., K), largest first, and Vh (..., K, N);
+    ``full_matrices`` makes U (..., M, M) and Vh (..., N, N). Without ``compute_uv`` only S is
+    returned. Gradients are those of singular values that differ from each other; U and Vh of
+    rectangular matrices have none with ``full_matrices``. Integers are computed in float32.
+
+    Raises:
+        ShapeError: where the rank is below 2 or a matrix is empty.
+        KernelError: where a matrix holds NaN or infinity.
+
+    >>> svd(Tensor([[3.0, 0.0], [0.0, 4.0]]), compute_uv=False).tolist()
+    [4.0, 3.0]
+    """
+    x = floating(tensor("svd", inp))
+    attrs = {"full_matrices": bool(full_matrices), "compute_uv": bool(compute_uv)}
+    return run_many("svd", x, **attrs) if compute_uv else run("svd", x, **attrs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .linalg import cross, dot, matinv, matmul
+from .linalg import cross, dot, matinv, matmul, svd
 from .reduction import (
     amax,
     amin,
@@ -29,5 +29,5 @@ from .reduction import (
 __all__ = [
     "amax", "amin", "argmax", "argmin", "argsort", "cross", "dot", "isfinite", "isinf", "isnan",
     "matinv", "matmul", "max", "mean", "min", "norm", "normalize", "prod", "sign", "sort",
-    "std", "sum", "topk", "var",
+    "std", "sum", "svd", "topk", "var",
 ]  # fmt: skip

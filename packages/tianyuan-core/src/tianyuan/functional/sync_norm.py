@@ -96,7 +96,7 @@ def _all_reduced(value: Tensor, group: Any) -> Tensor:
     from .distributed import all_reduce_sum
 
     chosen = sys.modules[_GROUPS].WORLD if group is None else group
-    return cast(Tensor, all_reduce_sum(value, chosen))
+    return all_reduce_sum(value, chosen)
 
 
 def _statistics(

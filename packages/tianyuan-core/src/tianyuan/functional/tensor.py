@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .complexes import complex, imag, polar, real
 from .creation import (
     arange,
     eye,
@@ -36,10 +37,10 @@ from .selecting import (
 )
 
 __all__ = [
-    "arange", "bincount", "broadcast_to", "concat", "cond_take", "copy", "cumprod", "cumsum",
-    "diag", "expand_dims", "eye", "flatten", "flip", "full", "full_like", "gather",
-    "index_select", "linspace", "masked_fill", "meshgrid", "non_zero", "ones", "ones_like",
-    "repeat", "reshape", "roll", "scatter", "split", "squeeze", "stack", "swapaxes",
-    "take_along_axis", "tile", "transpose", "tril", "triu", "unique", "where", "zeros",
-    "zeros_like",
+    "arange", "bincount", "broadcast_to", "complex", "concat", "cond_take", "copy", "cumprod",
+    "cumsum", "diag", "expand_dims", "eye", "flatten", "flip", "full", "full_like", "gather",
+    "imag", "index_select", "linspace", "masked_fill", "meshgrid", "non_zero", "ones",
+    "ones_like", "polar", "real", "repeat", "reshape", "roll", "scatter", "split", "squeeze",
+    "stack", "swapaxes", "take_along_axis", "tile", "transpose", "tril", "triu", "unique",
+    "where", "zeros", "zeros_like",
 ]  # fmt: skip

@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..dtypes import as_dtype
-from ..errors import ModelFormatError
+from ..errors import DTypeError, ModelFormatError
 
 FORMAT_VERSION = 1
 ALIGNMENT = 64
@@ -195,7 +195,11 @@ def _plain(name: str, value: np.ndarray) -> np.ndarray:
     array = np.asarray(value)
     if array.ndim > _MAX_RANK:
         raise ValueError(f"model file: tensor {name!r} has too many dimensions, got {array.ndim}")
-    as_dtype(array.dtype)
+    if as_dtype(array.dtype).name not in _SAFE_NAMES:
+        raise DTypeError(
+            f"model file: tensor {name!r} has a dtype that files do not hold, got "
+            f"{array.dtype.name}, expected one of {', '.join(_SAFE_NAMES)}"
+        )
     # np.ascontiguousarray would turn 0-d into 1-d.
     return np.asarray(array, order="C")
 

@@ -149,6 +149,14 @@ class TopK:
 
 
 @record()
+class Svd:
+    """Whether the unitary matrices are square, and whether they are returned at all."""
+
+    full_matrices: bool = False
+    compute_uv: bool = True
+
+
+@record()
 class Full:
     """The shape, the value that every element has, and the dtype."""
 

@@ -7,13 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import as_dtype, is_float
+from ..dtypes import as_dtype, is_complex, is_float
+from ..errors import DTypeError
 from ..op import GradContext, Op, Specs
+from ..registry import get_op
 from . import attrs as a
 
 
 def _cast_infer(specs: Specs, attrs: a.Cast) -> Specs:
-    return (specs[0].with_dtype(as_dtype(attrs.dtype)),)
+    want = as_dtype(attrs.dtype)
+    if is_complex(specs[0].dtype) and not is_complex(want):
+        raise DTypeError(
+            f"cast: complex numbers cannot become real, got {specs[0].dtype.name} to {want.name}, "
+            "expected functional.real, imag or abs"
+        )
+    return (specs[0].with_dtype(want),)
 
 
 def _cast_reference(arrays: Sequence[np.ndarray], attrs: a.Cast) -> Sequence[np.ndarray]:
@@ -23,9 +31,15 @@ def _cast_reference(arrays: Sequence[np.ndarray], attrs: a.Cast) -> Sequence[np.
 
 def _cast_grad(ctx: GradContext, grads: Any) -> Sequence[Any]:
     x, y, g = ctx.inputs[0], ctx.outputs[0], grads[0]
-    if g is None or not (is_float(x.dtype) and is_float(y.dtype)):
+    if g is None or not (_has_slope(x.dtype) and _has_slope(y.dtype)):
         return (None,)
+    if is_complex(y.dtype) and not is_complex(x.dtype):
+        g = get_op("real")(g)
     return (CAST(g, dtype=x.dtype.name),)
+
+
+def _has_slope(dtype: np.dtype) -> bool:
+    return is_float(dtype) or is_complex(dtype)
 
 
 def _same(specs: Specs, attrs: Any) -> Specs:
@@ -47,6 +61,7 @@ CAST = Op(
     grad=_cast_grad,
     attrs=a.Cast,
     family="elementwise",
+    takes_complex=True,
 )
 COPY = Op("copy", infer=_same, reference=_copy_reference, grad=_pass_on, family="movement")
 RELAYOUT = Op(

@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 
 from .. import shapes
-from ..dtypes import is_bool
+from ..dtypes import is_bool, is_complex
 from ..errors import DTypeError, KernelError
 from ..op import Grad, GradContext, Op, Specs, TensorSpec, expect_same_dtype
+from ..registry import get_op
 from . import elementwise_unary as one
 from .elementwise_rules import (
     ANY,
     BOOL,
+    COMPLEX,
     FLOAT,
     INTEGER,
     NUMBER,
@@ -40,6 +42,14 @@ def _pair(left: Slope | None, right: Slope | None) -> Grad:
         return results
 
     return grad
+
+
+def _conjugate(value: Any) -> Any:
+    """Return the conjugate: gradients of complex values are those in real and imaginary part."""
+    if not is_complex(value.dtype):
+        return value
+    real, imag = get_op("real")(value), get_op("imag")(value)
+    return get_op("complex")(real, one.NEG(imag))
 
 
 def _zero(g: Any) -> Any:
@@ -88,14 +98,21 @@ def _logical(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda a, b: function(a != 0, b != 0)
 
 
-ADD: Op = binary("add", np.add, _pair(lambda g, a, b, y: g, lambda g, a, b, y: g), ANY)
-SUB: Op = binary("sub", np.subtract, _pair(lambda g, a, b, y: g, lambda g, a, b, y: -g), NUMBER)
-MUL: Op = binary("mul", np.multiply, _pair(lambda g, a, b, y: g * b, lambda g, a, b, y: g * a), ANY)
+ADD: Op = binary("add", np.add, _pair(lambda g, a, b, y: g, lambda g, a, b, y: g), (*ANY, COMPLEX))
+SUB: Op = binary(
+    "sub", np.subtract, _pair(lambda g, a, b, y: g, lambda g, a, b, y: -g), (*NUMBER, COMPLEX)
+)
+MUL: Op = binary(
+    "mul",
+    np.multiply,
+    _pair(lambda g, a, b, y: g * _conjugate(b), lambda g, a, b, y: g * _conjugate(a)),
+    (*ANY, COMPLEX),
+)
 DIV: Op = binary(
     "div",
     np.divide,
-    _pair(lambda g, a, b, y: g / b, lambda g, a, b, y: -(g * (y / b))),
-    (FLOAT,),
+    _pair(lambda g, a, b, y: g / _conjugate(b), lambda g, a, b, y: -(g * _conjugate(y / b))),
+    (FLOAT, COMPLEX),
 )
 FLOOR_DIV: Op = binary("floor_div", _integer_safe(np.floor_divide), _pair(None, None), NUMBER)
 MOD: Op = binary(
@@ -142,8 +159,8 @@ LOGADDEXP: Op = binary(
     (FLOAT,),
 )
 
-EQUAL: Op = predicate("equal", np.equal, ANY, 2)
-NOT_EQUAL: Op = predicate("not_equal", np.not_equal, ANY, 2)
+EQUAL: Op = predicate("equal", np.equal, (*ANY, COMPLEX), 2)
+NOT_EQUAL: Op = predicate("not_equal", np.not_equal, (*ANY, COMPLEX), 2)
 LESS: Op = predicate("less", np.less, ANY, 2)
 LESS_EQUAL: Op = predicate("less_equal", np.less_equal, ANY, 2)
 GREATER: Op = predicate("greater", np.greater, ANY, 2)
@@ -189,6 +206,7 @@ WHERE: Op = Op(
     grad=_where_grad,
     n_inputs=3,
     family="elementwise",
+    takes_complex=True,
 )
 
 OPS: tuple[Op, ...] = (

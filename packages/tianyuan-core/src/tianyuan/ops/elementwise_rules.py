@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from .. import shapes
-from ..dtypes import as_dtype, is_bool, is_float
+from ..dtypes import as_dtype, is_bool, is_complex, is_float
 from ..errors import DTypeError
 from ..op import Grad, GradContext, Op, Reference, Specs, TensorSpec, expect_same_dtype
 
-FLOAT, INTEGER, BOOL = "float", "integer", "bool"
+FLOAT, INTEGER, BOOL, COMPLEX = "float", "integer", "bool", "complex"
 NUMBER = (INTEGER, FLOAT)
 ANY = (BOOL, INTEGER, FLOAT)
 
@@ -20,10 +20,12 @@ ANY = (BOOL, INTEGER, FLOAT)
 def _category(spec: TensorSpec) -> str:
     if is_float(spec.dtype):
         return FLOAT
+    if is_complex(spec.dtype):
+        return COMPLEX
     return BOOL if is_bool(spec.dtype) else INTEGER
 
 
-def _expect_category(name: str, spec: TensorSpec, accepted: Sequence[str]) -> None:
+def expect_category(name: str, spec: TensorSpec, accepted: Sequence[str]) -> None:
     if _category(spec) not in accepted:
         raise DTypeError(
             f"{name}: dtype is not accepted, got {spec.dtype.name}, "
@@ -41,7 +43,7 @@ def elementwise_infer(
 
     def infer(specs: Specs, attrs: Any) -> Specs:
         expect_same_dtype(name, specs)
-        _expect_category(name, specs[0], accepted)
+        expect_category(name, specs[0], accepted)
         shape = shapes.broadcast(name, *(spec.shape for spec in specs))
         dtype = as_dtype("bool") if to_bool else specs[0].dtype
         return (TensorSpec(shape, dtype, specs[0].device),)
@@ -56,12 +58,19 @@ def elementwise_reference(
 
     def reference(arrays: Sequence[np.ndarray], attrs: Any) -> Sequence[np.ndarray]:
         dtype = arrays[0].dtype
-        wide = [a.astype(np.float64) if is_float(a.dtype) else a for a in arrays]
+        wide = [widest(a) for a in arrays]
         with np.errstate(all="ignore"):
             result = np.asarray(function(*wide))
             return (result.astype(np.bool_ if to_bool else dtype),)
 
     return reference
+
+
+def widest(array: np.ndarray) -> np.ndarray:
+    """Return floats in float64, complex numbers in complex128 and others as they are."""
+    if is_complex(array.dtype):
+        return array.astype(np.complex128)
+    return array.astype(np.float64) if is_float(array.dtype) else array
 
 
 def unary(
@@ -75,13 +84,14 @@ def unary(
         name,
         infer=elementwise_infer(name, accepted),
         reference=elementwise_reference(function),
-        grad=None if slope is None else _unary_grad(slope),
+        grad=None if slope is None else unary_grad(slope),
         family="elementwise",
         differentiable=slope is not None,
+        takes_complex=COMPLEX in accepted,
     )
 
 
-def _unary_grad(slope: Callable[[Any, Any, Any], Any]) -> Grad:
+def unary_grad(slope: Callable[[Any, Any, Any], Any]) -> Grad:
     def grad(ctx: GradContext, grads: Any) -> Sequence[Any]:
         if grads[0] is None:
             return (None,)
@@ -101,6 +111,7 @@ def predicate(
         n_inputs=n_inputs,
         family="elementwise",
         differentiable=False,
+        takes_complex=COMPLEX in accepted,
     )
 
 
@@ -120,4 +131,5 @@ def binary(
         n_inputs=2,
         family="elementwise",
         differentiable=grad is not None,
+        takes_complex=COMPLEX in accepted,
     )

@@ -7,9 +7,23 @@ from typing import Any
 
 import numpy as np
 
-from ..op import Op
+from ..dtypes import is_complex, part_of
+from ..op import Op, Specs
+from ..registry import get_op
 from . import elementwise_binary as two
-from .elementwise_rules import ANY, BOOL, FLOAT, INTEGER, NUMBER, predicate, unary
+from .elementwise_rules import (
+    ANY,
+    BOOL,
+    COMPLEX,
+    FLOAT,
+    INTEGER,
+    NUMBER,
+    expect_category,
+    predicate,
+    unary,
+    unary_grad,
+    widest,
+)
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
@@ -71,8 +85,33 @@ def _exact_on_integers(function: Any) -> Any:
     return lambda x: function(x) if x.dtype.kind == "f" else x
 
 
-ABS: Op = unary("abs", np.abs, lambda g, x, y: g * SIGN(x), NUMBER)
-NEG: Op = unary("neg", np.negative, lambda g, x, y: -g, NUMBER)
+def _abs_infer(specs: Specs, attrs: Any) -> Specs:
+    expect_category("abs", specs[0], (*NUMBER, COMPLEX))
+    return (specs[0].with_dtype(part_of(specs[0].dtype)),)
+
+
+def _abs_reference(arrays: Any, attrs: Any) -> Any:
+    with np.errstate(all="ignore"):
+        return (np.asarray(np.abs(widest(arrays[0]))).astype(part_of(arrays[0].dtype)),)
+
+
+def _abs_slope(g: Any, x: Any, y: Any) -> Any:
+    if not is_complex(x.dtype):
+        return g * SIGN(x)
+    share = g / two.WHERE(two.EQUAL(y, y.full((), 0.0)), y.full((), 1.0), y)
+    real, imag = get_op("real")(x), get_op("imag")(x)
+    return get_op("complex")(share * real, share * imag)
+
+
+ABS: Op = Op(
+    "abs",
+    infer=_abs_infer,
+    reference=_abs_reference,
+    grad=unary_grad(_abs_slope),
+    family="elementwise",
+    takes_complex=True,
+)
+NEG: Op = unary("neg", np.negative, lambda g, x, y: -g, (*NUMBER, COMPLEX))
 SIGN: Op = unary("sign", np.sign, _no_slope, NUMBER)
 FLOOR: Op = unary("floor", _exact_on_integers(np.floor), _no_slope, NUMBER)
 CEIL: Op = unary("ceil", _exact_on_integers(np.ceil), _no_slope, NUMBER)

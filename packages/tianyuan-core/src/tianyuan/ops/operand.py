@@ -61,14 +61,23 @@ class Operand:
         ones = self.full((size,), 1, "int32")
         return get_op("sum")(ones, axes=(0,), keepdims=False).cast(dtype)
 
+    def complex_scalar(self, value: complex) -> Any:
+        """Make a complex scalar of this operand's runtime, in double precision beside such."""
+        wide = self.dtype.name in ("float64", "complex128")
+        parts = (self.full((), v, "float64" if wide else "float32") for v in
+                 (value.real, value.imag))  # fmt: skip
+        return get_op("complex")(*parts)
+
     def _other(self, other: Any) -> Any:
         """Turn the other side of an operator into an operand, or return NotImplemented."""
         if isinstance(other, Operand):
             return other
         if isinstance(other, shapes.Dim):
             return self.extent(other, dtypes.promote_scalar(self.dtype, int))
-        if isinstance(other, _SCALARS):
-            scalar = other.item() if isinstance(other, np.generic) else other
+        if isinstance(other, (*_SCALARS, complex)):
+            scalar: Any = other.item() if isinstance(other, np.generic) else other
+            if type(scalar) is complex:
+                return self.complex_scalar(scalar)
             if type(scalar) not in (bool, int, float):
                 return NotImplemented
             return self.full((), scalar, dtypes.promote_scalar(self.dtype, scalar.__class__))
@@ -194,7 +203,7 @@ def binary(name: str, left: Operand, right: Operand) -> Any:
     want = left.dtype
     if right.dtype != want:
         want = dtypes.promote(want, right.dtype)
-    if name in FLOAT_OPS and not dtypes.is_float(want):
+    if name in FLOAT_OPS and dtypes.category(want) < dtypes.category(dtypes.as_dtype("float32")):
         want = dtypes.as_dtype("float32")
     if name in _SAME_DTYPE_LOGIC:
         want = dtypes.as_dtype("bool")

@@ -201,7 +201,7 @@ def _logsumexp_grad(ctx: GradContext, grads: Any) -> Sequence[Any]:
     return (one.EXP(x - _restore(y, x, axes)) * _restore(g, x, axes),)
 
 
-def _reduce(name: str, infer: Any, function: Any, grad: Any) -> Op:
+def _reduce(name: str, infer: Any, function: Any, grad: Any, takes_complex: bool = False) -> Op:
     return Op(
         name,
         infer=infer,
@@ -209,10 +209,11 @@ def _reduce(name: str, infer: Any, function: Any, grad: Any) -> Op:
         grad=grad,
         attrs=a.Reduce,
         family="reduction",
+        takes_complex=takes_complex,
     )
 
 
-SUM = _reduce("sum", _number_infer("sum"), _wrapping(np.sum), _sum_grad)
+SUM = _reduce("sum", _number_infer("sum"), _wrapping(np.sum), _sum_grad, takes_complex=True)
 PROD = _reduce("prod", _number_infer("prod"), _wrapping(np.prod), _prod_grad)
 MEAN = _reduce("mean", _float_infer("mean"), _mean, _mean_grad)
 MAX = _reduce("max", _extreme_infer("max"), np.max, _extreme_grad)
@@ -275,6 +276,7 @@ SUM_TO = Op(
     grad=_sum_to_grad,
     attrs=a.Shape,
     family="reduction",
+    takes_complex=True,
 )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..dtypes import is_float
+from ..dtypes import is_complex, is_float
 from .cases import Case
 
 _EPS = {
@@ -58,6 +58,8 @@ def _difference(
 ) -> str | None:
     if got.shape != want.shape or got.dtype != want.dtype:
         return f"got {got.dtype}{got.shape}, expected {want.dtype}{want.shape}"
+    if is_complex(want.dtype):
+        got, want = (np.stack([x.real, x.imag], -1) for x in (got, want))
     if not is_float(want.dtype):
         wrong = got != want
     else:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import is_float
+from ..dtypes import is_complex, is_float
 from ..op import GradContext, Op, TensorSpec
 from ..ops.operand import Operand
 from ..ops.reference import evaluate
@@ -92,7 +92,7 @@ def gradients(
         grads = tuple(found.get(id(output)) for output in call.outputs)
         if call.op.grad is None or all(g is None for g in grads):
             continue
-        needs = tuple(is_float(operand.dtype) for operand in call.inputs)
+        needs = tuple(_has_slope(operand.dtype) for operand in call.inputs)
         context = GradContext(call.inputs, call.outputs, call.attrs, needs)  # type: ignore[arg-type]
         for operand, gradient in zip(call.inputs, call.op.grad(context, grads), strict=True):
             if gradient is not None:
@@ -113,12 +113,25 @@ def _slope(function: Scalar, arrays: list[np.ndarray], which: int, way: np.ndarr
     return (function(ahead) - function(behind)) / (2 * STEP)
 
 
-def _directions(shape: tuple[int, ...], rng: np.random.Generator) -> list[np.ndarray]:
+def _directions(array: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
     """Return every unit direction of a small array, some random ones of a larger one."""
-    size = int(np.prod(shape, dtype=np.int64))
-    if size <= 24:
-        return [np.asarray(unit).reshape(shape) for unit in np.eye(size)]
-    return [rng.standard_normal(shape) for _ in range(6)]
+    if array.size > 24:
+        return [_like(array, rng) for _ in range(6)]
+    units = [np.asarray(unit).reshape(array.shape) for unit in np.eye(array.size)]
+    return [*units, *(1j * unit for unit in units)] if is_complex(array.dtype) else units
+
+
+def _like(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return random values of an array's shape, complex where it is."""
+    found = np.asarray(rng.standard_normal(array.shape))
+    if is_complex(array.dtype):
+        found = found + 1j * rng.standard_normal(array.shape)
+    return found
+
+
+def _dot(a: np.ndarray, b: np.ndarray) -> float:
+    """Return the scalar product, that of real and imaginary parts for complex values."""
+    return float(np.sum((np.conj(a) * b).real))
 
 
 def _check(
@@ -130,29 +143,33 @@ def _check(
     rng: np.random.Generator,
 ) -> str | None:
     for index, gradient in zip(which, found, strict=True):
-        for way in _directions(arrays[index].shape, rng):
+        for way in _directions(arrays[index], rng):
             want = _slope(function, arrays, index, way)
-            got = 0.0 if gradient is None else float(np.sum(gradient.array * way))
+            got = 0.0 if gradient is None else _dot(gradient.array, way)
             if not abs(got - want) <= TOLERANCE * (1 + abs(want)):
                 return f"{name} in input {index}: got {got:.9g}, finite differences give {want:.9g}"
     return None
 
 
 def _float_outputs(op: Op, inputs: Sequence[Recorded], attrs: Any) -> list[Recorded]:
-    return [y for y in outputs_of(op, inputs, attrs) if is_float(y.dtype)]
+    return [y for y in outputs_of(op, inputs, attrs) if _has_slope(y.dtype)]
+
+
+def _has_slope(dtype: np.dtype) -> bool:
+    return is_float(dtype) or is_complex(dtype)
 
 
 def check_gradient(op: Op, case: Case, second: bool) -> str | None:
     """Return what is wrong with an op's first (or second) derivative on a case, or None."""
     rng = np.random.default_rng(7)
     arrays = case.arrays()
-    shapes = [y.shape for y in _float_outputs(op, [Recorded(x) for x in arrays], case.attrs)]
-    seeds = [rng.standard_normal(shape) for shape in shapes]
-    ways = {i: rng.standard_normal(arrays[i].shape) for i in case.grad}
+    outputs = _float_outputs(op, [Recorded(x) for x in arrays], case.attrs)
+    seeds = [_like(y.array, rng) for y in outputs]
+    ways = {i: _like(arrays[i], rng) for i in case.grad}
 
     def value(at: list[np.ndarray]) -> float:
         outputs = _float_outputs(op, [Recorded(x) for x in at], case.attrs)
-        return float(sum(np.sum(y.array * s) for y, s in zip(outputs, seeds, strict=True)))
+        return sum(_dot(y.array, s) for y, s in zip(outputs, seeds, strict=True))
 
     def first(at: list[np.ndarray]) -> tuple[list[Recorded], list[Recorded | None]]:
         inputs = [Recorded(x) for x in at]
@@ -163,12 +180,10 @@ def check_gradient(op: Op, case: Case, second: bool) -> str | None:
         return _check("gradient", value, arrays, case.grad, first(arrays)[1], rng)
 
     def along(at: list[np.ndarray]) -> float:
-        return float(
-            sum(
-                np.sum(g.array * ways[i])
-                for i, g in zip(case.grad, first(at)[1], strict=True)
-                if g is not None
-            )
+        return sum(
+            _dot(g.array, ways[i])
+            for i, g in zip(case.grad, first(at)[1], strict=True)
+            if g is not None
         )
 
     inputs, found = first(arrays)

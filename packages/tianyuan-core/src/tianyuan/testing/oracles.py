@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import as_dtype, is_float
+from ..dtypes import as_dtype, is_float, part_of
 from ..ops.codes import ELEMENTWISE
 
 Arrays = Sequence[np.ndarray]
@@ -75,7 +75,8 @@ SCALAR: dict[str, Callable[..., Any]] = {
     "logical_xor": lambda a, b: bool(a) != bool(b), "bitwise_and": operator.and_,
     "bitwise_or": operator.or_, "bitwise_xor": operator.xor, "left_shift": operator.lshift,
     "right_shift": operator.rshift, "bitwise_not": operator.invert,
-    "where": lambda mask, x, y: x if mask else y,
+    "where": lambda mask, x, y: x if mask else y, "complex": complex,
+    "real": operator.attrgetter("real"), "imag": operator.attrgetter("imag"),
 }  # fmt: skip
 _TO_BOOL = frozenset(
     {"isnan", "isinf", "logical_not", "equal", "not_equal", "less", "less_equal", "greater",
@@ -94,6 +95,8 @@ def _array(values: Sequence[Any], dtype: np.dtype, shape: Sequence[int]) -> np.n
     """Make an array of Python numbers; integers wrap to the width of the dtype."""
     if is_float(dtype):
         return np.array(values, np.float64).astype(dtype).reshape(shape)
+    if dtype.kind == "c":
+        return np.array(values, np.complex128).astype(dtype).reshape(shape)
     if dtype.kind == "b":
         return np.array([bool(v) for v in values], np.bool_).reshape(shape)
     bits = 8 * dtype.itemsize
@@ -110,6 +113,10 @@ def elementwise(name: str, arrays: Arrays) -> np.ndarray:
         function = operator.not_
     results = [function(*row) for row in zip(*map(_values, spread), strict=True)]
     dtype = np.dtype(np.bool_) if name in _TO_BOOL else arrays[-1].dtype
+    if name in ("abs", "real", "imag"):
+        dtype = part_of(dtype)
+    if name == "complex":
+        dtype = np.result_type(dtype, np.complex64)
     return _array(results, dtype, spread[0].shape)
 
 

@@ -122,6 +122,12 @@ def is_short_float(dtype: np.dtype) -> bool:
 def compute(name: str, inputs: Sequence[np.ndarray], out: np.ndarray) -> None:
     """Run one elementwise op on arrays that broadcast to ``out``, rounding once at the end."""
     function = FUNCTIONS[name]
+    if out.dtype.kind == "c":
+        # numpy rounds products otherwise where the output shares memory with an input.
+        found = np.empty_like(out)
+        function(*inputs, out=found)
+        np.copyto(out, found)
+        return
     if not any(is_short_float(x.dtype) for x in inputs):
         function(*inputs, out=out)
         return

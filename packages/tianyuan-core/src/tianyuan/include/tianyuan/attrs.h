@@ -264,6 +264,10 @@ typedef struct ty_ceil_attrs {
   ty_attrs head;
 } ty_ceil_attrs;
 
+typedef struct ty_complex_attrs {
+  ty_attrs head;
+} ty_complex_attrs;
+
 typedef struct ty_concat_attrs {
   ty_attrs head;
   int64_t axis;
@@ -449,6 +453,10 @@ typedef struct ty_hsigmoid_attrs {
 typedef struct ty_hswish_attrs {
   ty_attrs head;
 } ty_hswish_attrs;
+
+typedef struct ty_imag_attrs {
+  ty_attrs head;
+} ty_imag_attrs;
 
 typedef struct ty_index_attrs {
   ty_attrs head;
@@ -701,6 +709,10 @@ typedef struct ty_quantize_attrs {
   int64_t dtype;
 } ty_quantize_attrs;
 
+typedef struct ty_real_attrs {
+  ty_attrs head;
+} ty_real_attrs;
+
 typedef struct ty_reciprocal_attrs {
   ty_attrs head;
 } ty_reciprocal_attrs;
@@ -847,6 +859,12 @@ typedef struct ty_sum_to_attrs {
   ty_attrs head;
   ty_list shape;
 } ty_sum_to_attrs;
+
+typedef struct ty_svd_attrs {
+  ty_attrs head;
+  int64_t full_matrices;
+  int64_t compute_uv;
+} ty_svd_attrs;
 
 typedef struct ty_take_attrs {
   ty_attrs head;

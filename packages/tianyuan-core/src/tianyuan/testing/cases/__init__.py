@@ -17,6 +17,7 @@ from ...op import NoAttrs, Specs, TensorSpec
 FAMILIES = (
     "elementwise", "cast", "reduction", "shape", "indexing", "sorting", "creation", "random",
     "update", "fused", "matmul", "conv", "pool", "norm", "quantized",
+    "complexes", "decomposition",
 )  # fmt: skip
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 # Large enough to be worth several threads.
@@ -143,6 +144,16 @@ def distinct(shape: Sequence[int], dtype: str = "float32") -> Source:
         count = int(np.prod(shape, dtype=np.int64))
         values = (rng.permutation(count) - count // 2) * 0.125
         return values.reshape(tuple(shape)).astype(as_dtype(dtype))
+
+    return source
+
+
+def complex_numbers(shape: Sequence[int], dtype: str = "complex64") -> Source:
+    """Make complex numbers whose parts are spread evenly over [-2, 2]."""
+
+    def source(rng: np.random.Generator) -> np.ndarray:
+        real, imag = rng.uniform(-2, 2, (2, *shape))
+        return np.asarray(real + 1j * imag).astype(as_dtype(dtype))
 
     return source
 

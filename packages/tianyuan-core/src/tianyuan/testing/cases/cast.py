@@ -38,5 +38,5 @@ def _copies() -> Iterator[Case]:
 CASES: tuple[Case, ...] = (*_casts(), *_copies())
 
 INVALID: tuple[Invalid, ...] = (
-    Invalid("cast", (spec((2,)),), DTypeError, "unknown name, got 'complex64'", Cast("complex64")),
+    Invalid("cast", (spec((2,)),), DTypeError, "unknown name, got 'complex32'", Cast("complex32")),
 )
