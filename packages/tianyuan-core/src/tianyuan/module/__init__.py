@@ -5,10 +5,26 @@ from typing import Any as _Any
 
 from .. import plugins as _plugins
 from . import init
-from .activation import GELU, LeakyReLU, PReLU, ReLU, Sigmoid, SiLU, Softmax
+from .activation import (
+    ELU,
+    GELU,
+    Hardsigmoid,
+    Hardswish,
+    LeakyReLU,
+    LogSoftmax,
+    PReLU,
+    ReLU,
+    ReLU6,
+    Sigmoid,
+    SiLU,
+    Softmax,
+    Softplus,
+    Tanh,
+)
 from .attention import MultiHeadAttention
 from .container import Concat, Elemwise, Identity, Sequential
-from .conv import Conv1d, Conv2d, Conv3d, ConvTranspose2d
+from .conv import Conv1d, Conv2d, Conv3d
+from .conv_transpose import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from .fused import (
     BatchMatMulActivation,
     ConvBn2d,
@@ -45,6 +61,7 @@ from .pooling import (
     SlidingWindowTranspose,
 )
 from .recurrent import LSTM, RNN, LSTMCell, RNNCell
+from .special_conv import DeformableConv2d, LocalConv2d, RegionRestrictedConv
 
 __all__ = [
     "AdaptiveAvgPool2d",
@@ -60,17 +77,23 @@ __all__ = [
     "ConvBn2d",
     "ConvBnRelu2d",
     "ConvRelu2d",
+    "ConvTranspose1d",
     "ConvTranspose2d",
+    "ConvTranspose3d",
     "ConvTransposeBn2d",
     "ConvTransposeBnRelu2d",
     "ConvTransposeRelu2d",
+    "DeformableConv2d",
     "DequantStub",
     "Dropout",
     "Elemwise",
+    "ELU",
     "Embedding",
     "GELU",
     "GeneralNorm",
     "GroupNorm",
+    "Hardsigmoid",
+    "Hardswish",
     "Identity",
     "init",
     "InstanceNorm",
@@ -80,7 +103,9 @@ __all__ = [
     "LinearBn1d",
     "LinearBnRelu1d",
     "LinearRelu",
+    "LocalConv2d",
     "LocalResponseNorm",
+    "LogSoftmax",
     "LSTM",
     "LSTMCell",
     "MaxPool2d",
@@ -90,7 +115,9 @@ __all__ = [
     "PixelShuffle",
     "PReLU",
     "QuantStub",
+    "RegionRestrictedConv",
     "ReLU",
+    "ReLU6",
     "RNN",
     "RNNCell",
     "Sequential",
@@ -99,6 +126,8 @@ __all__ = [
     "SlidingWindow",
     "SlidingWindowTranspose",
     "Softmax",
+    "Softplus",
+    "Tanh",
 ]
 
 

@@ -104,3 +104,109 @@ class Softmax(Module):
 
     def _module_info_string(self) -> str:
         return f"axis={self.axis}"
+
+
+class LogSoftmax(Module):
+    """Apply x - log(sum(exp(x))) along an axis.
+
+    >>> LogSoftmax(axis=0)(Tensor([0.0, 0.0])).numpy().round(3)
+    array([-0.693, -0.693], dtype=float32)
+    """
+
+    def __init__(self, axis: int = -1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.axis = axis
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return x - log(sum(exp(x)))."""
+        result: Tensor = F.nn.logsoftmax(inputs, self.axis)
+        return result
+
+    def _module_info_string(self) -> str:
+        return f"axis={self.axis}"
+
+
+class Tanh(Module):
+    """Apply the hyperbolic tangent.
+
+    >>> Tanh()(Tensor([0.0, 1.0])).numpy().round(3)
+    array([0.   , 0.762], dtype=float32)
+    """
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return tanh(x)."""
+        result: Tensor = F.tanh(inputs)
+        return result
+
+
+class Softplus(Module):
+    """Apply log(1 + exp(x)).
+
+    >>> Softplus()(Tensor([0.0])).numpy().round(3)
+    array([0.693], dtype=float32)
+    """
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return log(1 + exp(x))."""
+        result: Tensor = F.nn.softplus(inputs)
+        return result
+
+
+class ReLU6(Module):
+    """Apply min(max(x, 0), 6).
+
+    >>> ReLU6()(Tensor([-1.0, 3.0, 9.0])).numpy()
+    array([0., 3., 6.], dtype=float32)
+    """
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return min(max(x, 0), 6)."""
+        result: Tensor = F.nn.relu6(inputs)
+        return result
+
+
+class Hardsigmoid(Module):
+    """Apply relu6(x + 3) / 6.
+
+    >>> Hardsigmoid()(Tensor([-3.0, 0.0, 3.0])).numpy()
+    array([0. , 0.5, 1. ], dtype=float32)
+    """
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return relu6(x + 3) / 6."""
+        result: Tensor = F.nn.hsigmoid(inputs)
+        return result
+
+
+class Hardswish(Module):
+    """Apply x * relu6(x + 3) / 6.
+
+    >>> Hardswish()(Tensor([-3.0, 3.0])).numpy()
+    array([-0.,  3.], dtype=float32)
+    """
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return x * relu6(x + 3) / 6."""
+        result: Tensor = F.nn.hswish(inputs)
+        return result
+
+
+class ELU(Module):
+    """Apply x where positive, else alpha * (exp(x) - 1) (Clevert et al. 2016).
+
+    >>> ELU()(Tensor([-1.0, 2.0])).numpy().round(3)
+    array([-0.632,  2.   ], dtype=float32)
+    """
+
+    def __init__(self, alpha: float = 1.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.alpha = alpha
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return max(x, 0) + alpha * (exp(min(x, 0)) - 1)."""
+        low = F.expm1(F.minimum(inputs, 0.0)) * self.alpha
+        result: Tensor = F.nn.relu(inputs) + low
+        return result
+
+    def _module_info_string(self) -> str:
+        return f"alpha={self.alpha}"

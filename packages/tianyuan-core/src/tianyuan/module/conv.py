@@ -3,27 +3,45 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from .. import functional as F
 from ..errors import AttrError
-from ..functional.arguments import choice, pair
+from ..functional.arguments import as_int, choice, pair
+from ..functional.conv import triple
 from ..imperative.tensor import Parameter, Tensor
 from . import init
 from .module import Module
 
 Pair = int | tuple[int, int]
+Triple = int | tuple[int, int, int]
 _PADDING_MODES = ("zeros", "reflect", "replicate")
 
 
-class _ConvNd(Module):
+def single(op: str, what: str, value: Any, least: int = 0) -> int:
+    """Return an int that is at least ``least``, given as one or in a tuple of one.
+
+    Raises:
+        AttrError: where it is none.
+    """
+    item = value[0] if isinstance(value, (tuple, list)) and len(value) == 1 else value
+    if isinstance(item, (tuple, list, float, bool)) or as_int(item) < least:
+        raise AttrError(f"{op}: {what} is not valid, got {value!r}, expected an int >= {least}")
+    return as_int(item)
+
+
+class ConvNd(Module):
     """Keep what all convolutions share: weight, bias and how they start.
 
     The weight starts from N(0, 1 / fan), where fan counts the elements that meet in one element
-    of the result; the bias, (1, out_channels, 1, ...), from zero.
+    of the result; the bias, (1, out_channels, 1, ...), from zero. A subclass says in ``_extents``
+    how sizes are given.
     """
+
+    _extents: Callable[[str, str, Any, int], Any]
 
     def __init__(
         self,
@@ -36,22 +54,29 @@ class _ConvNd(Module):
         groups: int,
         bias: bool,
         output_padding: Any = 0,
+        conv_mode: str = "cross_correlation",
+        compute_mode: str = "default",
+        padding_mode: str = "zeros",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        name, extents = type(self).__name__, type(self)._extents
         if groups < 1 or in_channels % groups or out_channels % groups:
             raise AttrError(
-                f"{type(self).__name__}: groups must divide the channels, got {groups} groups "
-                f"for {in_channels} and {out_channels} channels"
+                f"{name}: groups must divide the channels, got {groups} groups for {in_channels} "
+                f"and {out_channels} channels"
             )
         self.in_channels = in_channels
         self.out_channels = out_channels
-        self.kernel_size = kernel_size
-        self.stride = stride
-        self.padding = padding
-        self.dilation = dilation
+        self.kernel_size = extents(name, "kernel_size", kernel_size, 1)
+        self.stride = extents(name, "stride", stride, 1)
+        self.padding = extents(name, "padding", padding, 0)
+        self.dilation = extents(name, "dilation", dilation, 1)
+        self.output_padding = extents(name, "output_padding", output_padding, 0)
         self.groups = groups
-        self.output_padding = output_padding
+        self.conv_mode = conv_mode
+        self.compute_mode = compute_mode
+        self.padding_mode = choice(name, "padding_mode", padding_mode, _PADDING_MODES)
         self.weight = Parameter(np.zeros(self._infer_weight_shape(), np.float32))
         self.bias = None
         if bias:
@@ -82,26 +107,35 @@ class _ConvNd(Module):
         if self.bias is not None:
             init.zeros_(self.bias)
 
+    def _padded(self, inp: Tensor) -> tuple[Tensor, Any]:
+        """Return the input padded by another mode than zeros, and the padding that is left."""
+        if self.padding_mode == "zeros":
+            return inp, self.padding
+        ends = self.padding if isinstance(self.padding, tuple) else (self.padding,)
+        width = ((0, 0), (0, 0), *((extent, extent) for extent in ends))
+        rest = tuple(0 for _ in ends) if isinstance(self.padding, tuple) else 0
+        return F.nn.pad(inp, width, self.padding_mode), rest
+
     def _module_info_string(self) -> str:
         text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"
-        for name, usual in (
-            ("stride", 1),
-            ("padding", 0),
-            ("dilation", 1),
-            ("output_padding", 0),
-        ):
+        for name, usual in (("stride", 1), ("padding", 0), ("dilation", 1), ("output_padding", 0)):
             value = getattr(self, name)
-            if value not in (usual, (usual, usual)):
+            if value != usual and set(value if isinstance(value, tuple) else (value,)) != {usual}:
                 text += f", {name}={value}"
         text += f", groups={self.groups}" if self.groups != 1 else ""
         return text if self.bias is not None else f"{text}, bias=False"
 
 
-class Conv1d(_ConvNd):
+class Conv1d(ConvNd):
     """Convolve (N, in_channels, L) with a window; arguments as for ``Conv2d``.
 
     Weight (out, in, k), or (groups, out/groups, in/groups, k); bias (1, out, 1).
+
+    >>> Conv1d(2, 3, 3, padding=1)(Tensor([[[1.0, 2.0, 3.0, 4.0]] * 2])).shape
+    (1, 3, 4)
     """
+
+    _extents = staticmethod(single)
 
     def __init__(
         self,
@@ -118,20 +152,14 @@ class Conv1d(_ConvNd):
         padding_mode: str = "zeros",
         **kwargs: Any,
     ) -> None:
-        self.conv_mode = conv_mode
-        self.compute_mode = compute_mode
-        self.padding_mode = choice("Conv1d", "padding_mode", padding_mode, _PADDING_MODES)
         super().__init__(
             in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias,
-            **kwargs,
+            0, conv_mode, compute_mode, padding_mode, **kwargs,
         )  # fmt: skip
 
     def forward(self, inp: Tensor) -> Tensor:
         """Return (N, out_channels, floor((L + 2 p - d (k - 1) - 1) / s) + 1)."""
-        padding = self.padding
-        if self.padding_mode != "zeros":
-            inp = F.nn.pad(inp, ((0, 0), (0, 0), (padding, padding)), self.padding_mode)
-            padding = 0
+        inp, padding = self._padded(inp)
         result: Tensor = F.nn.conv1d(
             inp, self.weight, self.bias, self.stride, padding, self.dilation, self.groups,
             self.conv_mode, self.compute_mode,
@@ -139,7 +167,7 @@ class Conv1d(_ConvNd):
         return result
 
 
-class Conv2d(_ConvNd):
+class Conv2d(ConvNd):
     """Convolve images (N, in_channels, H, W) with a window.
 
     Weight (out, in, kh, kw), or (groups, out/groups, in/groups, kh, kw) where there are several
@@ -159,7 +187,12 @@ class Conv2d(_ConvNd):
 
     Raises:
         AttrError: where groups do not divide the channels, or for an unknown mode.
+
+    >>> Conv2d(3, 4, 3, stride=2)(F.zeros((1, 3, 9, 7))).shape
+    (1, 4, 4, 3)
     """
+
+    _extents = staticmethod(pair)
 
     def __init__(
         self,
@@ -176,27 +209,14 @@ class Conv2d(_ConvNd):
         padding_mode: str = "zeros",
         **kwargs: Any,
     ) -> None:
-        self.conv_mode = conv_mode
-        self.compute_mode = compute_mode
-        self.padding_mode = choice("Conv2d", "padding_mode", padding_mode, _PADDING_MODES)
         super().__init__(
-            in_channels,
-            out_channels,
-            pair("Conv2d", "kernel_size", kernel_size, 1),
-            pair("Conv2d", "stride", stride, 1),
-            pair("Conv2d", "padding", padding),
-            pair("Conv2d", "dilation", dilation, 1),
-            groups,
-            bias,
-            **kwargs,
-        )
+            in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias,
+            0, conv_mode, compute_mode, padding_mode, **kwargs,
+        )  # fmt: skip
 
     def calc_conv(self, inp: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Convolve with another weight and bias, otherwise as this module does."""
-        padding = self.padding
-        if self.padding_mode != "zeros":
-            (top, left), padding = padding, (0, 0)
-            inp = F.nn.pad(inp, ((0, 0), (0, 0), (top, top), (left, left)), self.padding_mode)
+        inp, padding = self._padded(inp)
         result: Tensor = F.nn.conv2d(
             inp, weight, bias, self.stride, padding, self.dilation, self.groups,
             self.conv_mode, self.compute_mode,
@@ -208,103 +228,40 @@ class Conv2d(_ConvNd):
         return self.calc_conv(inp, self.weight, self.bias)
 
 
-class Conv3d(_ConvNd):
+class Conv3d(ConvNd):
     """Convolve volumes (N, in_channels, D, H, W) with a window; arguments as for ``Conv2d``.
 
     Weight (out, in, kd, kh, kw), or (groups, out/groups, in/groups, kd, kh, kw); bias
     (1, out, 1, 1, 1).
+
+    >>> Conv3d(1, 2, (1, 3, 3))(F.zeros((1, 1, 2, 5, 5))).shape
+    (1, 2, 2, 3, 3)
     """
+
+    _extents = staticmethod(triple)
 
     def __init__(
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: int | tuple[int, int, int],
-        stride: int | tuple[int, int, int] = 1,
-        padding: int | tuple[int, int, int] = 0,
-        dilation: int | tuple[int, int, int] = 1,
+        kernel_size: Triple,
+        stride: Triple = 1,
+        padding: Triple = 0,
+        dilation: Triple = 1,
         groups: int = 1,
         bias: bool = True,
         conv_mode: str = "cross_correlation",
+        **kwargs: Any,
     ) -> None:
-        self.conv_mode = conv_mode
-        size = kernel_size if isinstance(kernel_size, (tuple, list)) else (kernel_size,) * 3
         super().__init__(
-            in_channels,
-            out_channels,
-            tuple(size),
-            stride,
-            padding,
-            dilation,
-            groups,
-            bias,
-        )
+            in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias,
+            0, conv_mode, **kwargs,
+        )  # fmt: skip
 
     def forward(self, inp: Tensor) -> Tensor:
         """Return (N, out_channels, floor((D + 2 p - d (k - 1) - 1) / s) + 1, ...)."""
         result: Tensor = F.nn.conv3d(
             inp, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups,
             self.conv_mode,
-        )  # fmt: skip
-        return result
-
-
-class ConvTranspose2d(_ConvNd):
-    """Map images back through a convolution: the gradient of ``Conv2d`` as a layer.
-
-    Weight (in, out, kh, kw), or (groups, in/groups, out/groups, kh, kw); bias (1, out, 1, 1).
-
-    Args:
-        output_padding: (h, w) added to one side of the result, which strides leave open; less
-            than stride or dilation.
-        others: as for ``Conv2d``.
-    """
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Pair,
-        stride: Pair = 1,
-        padding: Pair = 0,
-        output_padding: Pair = 0,
-        dilation: Pair = 1,
-        groups: int = 1,
-        bias: bool = True,
-        conv_mode: str = "cross_correlation",
-        compute_mode: str = "default",
-        **kwargs: Any,
-    ) -> None:
-        self.conv_mode = conv_mode
-        self.compute_mode = compute_mode
-        super().__init__(
-            in_channels,
-            out_channels,
-            pair("ConvTranspose2d", "kernel_size", kernel_size, 1),
-            pair("ConvTranspose2d", "stride", stride, 1),
-            pair("ConvTranspose2d", "padding", padding),
-            pair("ConvTranspose2d", "dilation", dilation, 1),
-            groups,
-            bias,
-            pair("ConvTranspose2d", "output_padding", output_padding),
-            **kwargs,
-        )
-
-    def _infer_weight_shape(self) -> tuple[int, ...]:
-        outputs, inputs = (
-            self.out_channels // self.groups,
-            self.in_channels // self.groups,
-        )
-        lead = (inputs, outputs) if self.groups == 1 else (self.groups, inputs, outputs)
-        return (*lead, *self._window())
-
-    def _get_fanin(self) -> int:
-        return self.out_channels // self.groups * math.prod(self._window())
-
-    def forward(self, inp: Tensor) -> Tensor:
-        """Return (N, out_channels, (H - 1) s - 2 p + d (k - 1) + output_padding + 1, ...)."""
-        result: Tensor = F.nn.conv_transpose2d(
-            inp, self.weight, self.bias, self.stride, self.padding, self.output_padding,
-            self.dilation, self.groups, self.conv_mode, self.compute_mode,
         )  # fmt: skip
         return result

@@ -11,7 +11,8 @@ from .. import functional as F
 from ..functional.arguments import choice
 from ..imperative.tensor import Parameter, Tensor
 from . import init
-from .conv import Conv2d, ConvTranspose2d, Pair
+from .conv import Conv2d
+from .conv_transpose import ConvTranspose2d
 from .linear import Linear
 from .module import Module
 from .norm import BatchNorm1d, BatchNorm2d
@@ -60,44 +61,62 @@ class LinearRelu(Linear):
         return result
 
 
-class ConvBn2d(Module):
-    """Apply ``Conv2d``, then ``BatchNorm2d``: the children ``conv`` and ``bn``.
+class _Normalised(Module):
+    """Apply a layer, then batch normalisation.
 
     Args:
-        eps, momentum, affine, track_running_stats: as for ``BatchNorm2d``.
-        others: as for ``Conv2d``.
+        layer: the layer, kept under the name ``_layer``.
+        norm: the class of the normalisation, kept as ``bn``.
+        features: count of channels.
+        eps, momentum, affine, track_running_stats: as for the normalisation.
     """
+
+    _layer = ""
 
     def __init__(
         self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Pair,
-        stride: Pair = 1,
-        padding: Pair = 0,
-        dilation: Pair = 1,
-        groups: int = 1,
-        bias: bool = True,
-        conv_mode: str = "cross_correlation",
-        compute_mode: str = "default",
-        padding_mode: str = "zeros",
+        layer: Module,
+        norm: type[BatchNorm1d | BatchNorm2d],
+        features: int,
         eps: float = 1e-5,
         momentum: float = 0.9,
         affine: bool = True,
         track_running_stats: bool = True,
-        **kwargs: Any,
+        name: str | None = None,
     ) -> None:
-        super().__init__(**kwargs)
-        self.conv = Conv2d(
-            in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias,
-            conv_mode, compute_mode, padding_mode,
-        )  # fmt: skip
-        self.bn = BatchNorm2d(out_channels, eps, momentum, affine, track_running_stats)
+        super().__init__(name)
+        setattr(self, self._layer, layer)
+        self.bn = norm(features, eps, momentum, affine, track_running_stats)
 
     def forward(self, inp: Tensor) -> Tensor:
-        """Return bn(conv(x))."""
-        result: Tensor = self.bn(self.conv(inp))
+        """Return bn(layer(x))."""
+        result: Tensor = self.bn(getattr(self, self._layer)(inp))
         return result
+
+
+def _apart(options: dict[str, Any]) -> dict[str, Any]:
+    """Take out of keyword arguments what the normalisation or the module itself is given."""
+    names = ("eps", "momentum", "affine", "track_running_stats", "name")
+    return {name: options.pop(name) for name in names if name in options}
+
+
+class ConvBn2d(_Normalised):
+    """Apply ``Conv2d``, then ``BatchNorm2d``: the children ``conv`` and ``bn``.
+
+    Args:
+        args, kwargs: as for ``Conv2d``; ``eps``, ``momentum``, ``affine`` and
+            ``track_running_stats`` as for ``BatchNorm2d``.
+
+    >>> ConvBn2d(2, 3, 3, padding=1, momentum=0.5)(F.ones((1, 2, 4, 4))).shape
+    (1, 3, 4, 4)
+    """
+
+    _layer = "conv"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        rest = _apart(kwargs)
+        conv = Conv2d(*args, **kwargs)
+        super().__init__(conv, BatchNorm2d, conv.out_channels, **rest)
 
 
 class ConvBnRelu2d(ConvBn2d):
@@ -109,44 +128,23 @@ class ConvBnRelu2d(ConvBn2d):
         return result
 
 
-class ConvTransposeBn2d(Module):
+class ConvTransposeBn2d(_Normalised):
     """Apply ``ConvTranspose2d``, then ``BatchNorm2d``: children ``conv_transpose`` and ``bn``.
 
     Args:
-        eps, momentum, affine, track_running_stats: as for ``BatchNorm2d``.
-        others: as for ``ConvTranspose2d``.
+        args, kwargs: as for ``ConvTranspose2d``; ``eps``, ``momentum``, ``affine`` and
+            ``track_running_stats`` as for ``BatchNorm2d``.
+
+    >>> ConvTransposeBn2d(2, 3, 3)(F.ones((1, 2, 4, 4))).shape
+    (1, 3, 6, 6)
     """
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Pair,
-        stride: Pair = 1,
-        padding: Pair = 0,
-        output_padding: Pair = 0,
-        dilation: Pair = 1,
-        groups: int = 1,
-        bias: bool = True,
-        conv_mode: str = "cross_correlation",
-        compute_mode: str = "default",
-        eps: float = 1e-5,
-        momentum: float = 0.9,
-        affine: bool = True,
-        track_running_stats: bool = True,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.conv_transpose = ConvTranspose2d(
-            in_channels, out_channels, kernel_size, stride, padding, output_padding, dilation,
-            groups, bias, conv_mode, compute_mode,
-        )  # fmt: skip
-        self.bn = BatchNorm2d(out_channels, eps, momentum, affine, track_running_stats)
+    _layer = "conv_transpose"
 
-    def forward(self, inp: Tensor) -> Tensor:
-        """Return bn(conv_transpose(x))."""
-        result: Tensor = self.bn(self.conv_transpose(inp))
-        return result
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        rest = _apart(kwargs)
+        conv = ConvTranspose2d(*args, **kwargs)
+        super().__init__(conv, BatchNorm2d, conv.out_channels, **rest)
 
 
 class ConvTransposeBnRelu2d(ConvTransposeBn2d):
@@ -158,42 +156,31 @@ class ConvTransposeBnRelu2d(ConvTransposeBn2d):
         return result
 
 
-class LinearBn1d(Module):
+class LinearBn1d(_Normalised):
     """Apply ``Linear``, then ``BatchNorm1d``: the children ``linear`` and ``bn``.
 
     Args:
-        in_features, out_features, bias, compute_mode: as for ``Linear``.
-        eps, momentum, affine, track_running_stats: as for ``BatchNorm1d``.
+        args, kwargs: as for ``Linear``; ``eps``, ``momentum``, ``affine`` and
+            ``track_running_stats`` as for ``BatchNorm1d``.
+
+    >>> LinearBn1d(2, 3)(F.ones((4, 2))).shape
+    (4, 3)
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        compute_mode: str = "default",
-        eps: float = 1e-5,
-        momentum: float = 0.9,
-        affine: bool = True,
-        track_running_stats: bool = True,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.linear = Linear(in_features, out_features, bias, compute_mode)
-        self.bn = BatchNorm1d(out_features, eps, momentum, affine, track_running_stats)
+    _layer = "linear"
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return bn(x W^T + b)."""
-        result: Tensor = self.bn(self.linear(x))
-        return result
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        rest = _apart(kwargs)
+        linear = Linear(*args, **kwargs)
+        super().__init__(linear, BatchNorm1d, linear.out_features, **rest)
 
 
 class LinearBnRelu1d(LinearBn1d):
     """Apply ``LinearBn1d``, then ReLU."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, inp: Tensor) -> Tensor:
         """Return max(bn(x W^T + b), 0)."""
-        result: Tensor = F.nn.relu(super().forward(x))
+        result: Tensor = F.nn.relu(super().forward(inp))
         return result
 
 
