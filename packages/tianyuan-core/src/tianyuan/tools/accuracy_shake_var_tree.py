@@ -9,18 +9,21 @@ from pathlib import Path
 import click
 import numpy as np
 
+from ..jit.model import load
 from ..utils.network import Network
 from ..utils.network_node import VarNode
 from .command import INPUTS, MODEL, inputs_or_random, run
 from .compare_binary_iodump import Difference, difference
-from .values import model_of, values
+from .values import values
 
 
 def differences(
     network: Network, arrays: Mapping[str, np.ndarray], left: str | None, right: str | None,
-    rtol: float = 1e-4, atol: float = 1e-5,
+    rtol: float = 1e-4, atol: float = 1e-5, level: int = 0,
 ) -> dict[VarNode, Difference]:  # fmt: skip
     """Return how every variable differs between two backends.
+
+    ``level`` is that of ``values``: 2 runs fused kernels and blocked layouts too.
 
     >>> net = Network()
     >>> net.add_output(-net.make_input_node((2,), "float32", name="x"))
@@ -28,7 +31,7 @@ def differences(
     >>> d.close
     True
     """
-    one, other = values(network, arrays, left), values(network, arrays, right)
+    one, other = (values(network, arrays, name, level) for name in (left, right))
     return {var: difference(var.name, one[var], other[var], rtol, atol) for var in one}
 
 
@@ -83,15 +86,17 @@ def _branch(
 @click.option("--against", "right", default="numpy", show_default=True)
 @click.option("--rtol", type=float, default=1e-4, show_default=True)
 @click.option("--atol", type=float, default=1e-5, show_default=True)
+@click.option("--level", type=click.IntRange(0, 2), default=0, show_default=True,
+              help="0 runs operator by operator, 2 fused and on blocked layouts.")  # fmt: skip
 @click.option("--all", "deep", is_flag=True, help="Follow what agrees too.")
 def _command(
     model: Path, inputs: tuple[str, ...], left: str | None, right: str, rtol: float, atol: float,
-    deep: bool,
+    level: int, deep: bool,
 ) -> None:  # fmt: skip
     """Show where MODEL's variables differ between two backends; leaves with 1 where they do."""
     network = Network.load(model)
-    arrays = inputs_or_random(model_of(network, network.dest_vars), inputs)
-    found = differences(network, arrays, left, right, rtol, atol)
+    arrays = inputs_or_random(load(model), inputs)
+    found = differences(network, arrays, left, right, rtol, atol, level)
     for line in tree(network, found, deep):
         click.echo(line)
     bad = sum(not item.close for item in found.values())

@@ -3,42 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 
 import numpy as np
 
+from .. import registry
 from ..errors import GraphError
-from ..jit.model import Model
+from ..jit.compiled import CompiledGraph
+from ..jit.model import as_input
 from ..utils.network import Network
 from ..utils.network_graph import to_graph
 from ..utils.network_node import VarNode
 
 
 def computed_vars(network: Network) -> list[VarNode]:
-    """Return the variables that outputs depend on and operators compute."""
+    """Return the variables that operators compute."""
     return [var for opr in network.all_oprs if opr.op is not None for var in opr.outputs]
 
 
-def model_of(network: Network, variables: list[VarNode], backend: str | None = None) -> Model:
-    """Return what computes variables of a network, named by their ids.
+def values(
+    network: Network, arrays: Mapping[str, np.ndarray], backend: str | None = None, level: int = 0
+) -> dict[VarNode, np.ndarray]:
+    """Return the value of every computed variable for inputs by name.
+
+    At level 0 every operator runs by itself, at 2 as in a loaded model: fused, and on blocked
+    layouts.
 
     Raises:
-        GraphError: where there is none.
-    """
-    if not variables:
-        raise GraphError("tools: the network computes nothing")
-    graph, _, _ = to_graph(variables, list(network.data_providers_filter))
-    return Model(graph, [str(var.id) for var in variables], backend, None)
-
-
-def values(
-    network: Network, arrays: Mapping[str, np.ndarray], backend: str | None = None
-) -> dict[VarNode, np.ndarray]:
-    """Return the value of every variable for inputs by name.
-
-    Since every variable is asked for, none disappears inside a fused kernel.
+        GraphError: where an input is missing.
+        BackendError: where there is no such backend.
     """
     variables = computed_vars(network)
-    model = model_of(network, variables, backend)
-    found = model(*(arrays[name] for name in model.input_specs))
-    results = found if isinstance(found, tuple) else (found,)
-    return dict(zip(variables, results, strict=True))
+    graph, _, _ = to_graph(variables, list(network.data_providers_filter))
+    missing = [value.name for value in graph.inputs if value.name not in arrays]
+    if missing:
+        raise GraphError(f"values: inputs are missing, expected {', '.join(missing)}")
+    given = [as_input(value.name, arrays[value.name], value.spec) for value in graph.inputs]
+    compiled = CompiledGraph(graph, level=level)
+    with registry.use_backend(backend) if backend else nullcontext():
+        return dict(zip(variables, compiled.run(given), strict=True))
