@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .base import Dataset
+from .vision import VisionDataset, default_root
 
 _UBYTE = 0x08
 _LIMIT = 1 << 31  # bytes; a damaged header must not make us ask for more
@@ -60,25 +60,34 @@ def _read_shape(name: str, head: bytes, ndim: int) -> tuple[int, ...]:
     return shape
 
 
-class MNIST(Dataset):
+class MNIST(VisionDataset):
     """Handwritten digits of 28 x 28 pixels, read from the four IDX files in a folder.
 
     A sample is (uint8 image of shape (28, 28, 1), int label). Nothing is downloaded.
 
     Args:
-        root: folder that holds ``train-images-idx3-ubyte`` and so on, plain or with ``.gz``.
+        root: folder that holds ``train-images-idx3-ubyte`` and so on, plain or with ``.gz``;
+            ``datasets/MNIST`` in TIANYUAN_HOME by default.
         train: whether to read the training files or the test files (``t10k-…``).
+        download, timeout: accepted for MegEngine's sake.
 
     Raises:
         FileNotFoundError: where a file is missing.
         ValueError: where a file is damaged or the files do not belong together.
     """
 
-    def __init__(self, root: str | os.PathLike[str], train: bool = True) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        root: str | os.PathLike[str] | None = None,
+        train: bool = True,
+        download: bool = True,
+        timeout: int = 500,
+    ) -> None:
+        super().__init__(default_root("MNIST") if root is None else root)
+        self.train = bool(train)
         part = "train" if train else "t10k"
-        images_path = _find(Path(root), f"{part}-images", "idx3-ubyte")
-        labels_path = _find(Path(root), f"{part}-labels", "idx1-ubyte")
+        images_path = _find(Path(self.root), f"{part}-images", "idx3-ubyte")
+        labels_path = _find(Path(self.root), f"{part}-labels", "idx1-ubyte")
         self.images = read_idx(images_path, 3)[..., np.newaxis]
         self.labels = read_idx(labels_path, 1)
         if len(self.images) != len(self.labels):
