@@ -59,6 +59,21 @@ TY_INLINE void sum_pixels(const Window &w, vf *sums) {
   }
 }
 
+// One pixel at the border: few taps, so that two chains of sums hide what an addition takes.
+TY_INLINE vf sum_border(const Window &w) {
+  vf even = vzero(), odd = vzero();
+  for (int64_t i = w.i0; i < w.i1; ++i) {
+    const float *x = w.x + i * w.row, *weight = w.weight + i * w.kw * VF;
+    int64_t j = w.j0;
+    for (; j + 2 <= w.j1; j += 2) {
+      even = vfma(vload(weight + j * VF), vload(x + j * w.column), even);
+      odd = vfma(vload(weight + (j + 1) * VF), vload(x + (j + 1) * w.column), odd);
+    }
+    if (j < w.j1) even = vfma(vload(weight + j * VF), vload(x + j * w.column), even);
+  }
+  return vadd(even, odd);
+}
+
 // Output rows of one block of channels; `valid` lanes are channels.
 struct BlockRow {
   const Depthwise *d;
@@ -79,14 +94,22 @@ TY_INLINE void store_pixel(const BlockRow &r, const Epilogue &e, int64_t at, vf 
 }
 
 // The activation is a constant in either loop, so that sums stay in registers.
+template <int COUNT>
 TY_INLINE void store_pixels(const BlockRow &r, int64_t at, const vf *sums) {
   if (r.epilogue.activation == ACT_CLIP) {
     const Epilogue clip = {ACT_CLIP, r.epilogue.lower, r.epilogue.upper};
 #pragma GCC unroll 8
-    for (int p = 0; p < 8; ++p) store_pixel(r, clip, at + p, sums[p]);
+    for (int p = 0; p < COUNT; ++p) store_pixel(r, clip, at + p, sums[p]);
   } else {
-    for (int p = 0; p < 8; ++p) store_pixel(r, r.epilogue, at + p, sums[p]);
+    for (int p = 0; p < COUNT; ++p) store_pixel(r, r.epilogue, at + p, sums[p]);
   }
+}
+
+template <int COUNT>
+TY_INLINE void run_pixels(const BlockRow &r, const Window &w, int64_t at) {
+  vf sums[COUNT];
+  sum_pixels<COUNT>(w, sums);
+  store_pixels<COUNT>(r, at, sums);
 }
 
 // First kernel element >= 0 and end of those < extent, for an offset of the first.
@@ -105,20 +128,23 @@ void run_block_row(const BlockRow &r, Window w, int64_t oy) {
   const int64_t inner1 = reach < 0 ? inner0 : greater(inner0, lesser(s.ow, reach / s.sw + 1));
   int64_t ox = 0;
   while (ox < s.ow) {
-    const int64_t left = ox * s.sw - s.left;
+    const int64_t left = ox * s.sw - s.left, at = oy * s.ow + ox;
+    const int64_t run = ox < inner0 ? 0 : inner1 - ox;  // pixels from here on that meet every tap
     w.x = r.x + (top * s.w + left) * VF;
-    if (ox >= inner0 && ox + 8 <= inner1) {
-      w.j0 = 0;
-      w.j1 = s.kw;
-      vf sums[8];
-      sum_pixels<8>(w, sums);
-      store_pixels(r, oy * s.ow + ox, sums);
+    w.j0 = 0;
+    w.j1 = s.kw;
+    if (run >= 8) {
+      run_pixels<8>(r, w, at);
       ox += 8;
+    } else if (run >= 4) {
+      run_pixels<4>(r, w, at);
+      ox += 4;
+    } else if (run >= 2) {
+      run_pixels<2>(r, w, at);
+      ox += 2;
     } else {
       clip_taps(left, s.dw, s.kw, s.w, &w.j0, &w.j1);
-      vf sum;
-      sum_pixels<1>(w, &sum);
-      store_pixel(r, r.epilogue, oy * s.ow + ox, sum);
+      store_pixel(r, r.epilogue, at, sum_border(w));
       ++ox;
     }
   }
