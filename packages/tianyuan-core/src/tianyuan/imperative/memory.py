@@ -48,6 +48,14 @@ def start() -> None:
         _peak = _held
 
 
+def stop() -> None:
+    """Follow no further; what is asked for is counted anew."""
+    global following
+    with _lock:
+        following = False
+        _live.clear()
+
+
 def note(datas: Iterable[Any]) -> None:
     """Count memory that has just been taken, until its owner is freed."""
     global _held, _peak
@@ -70,7 +78,9 @@ def note(datas: Iterable[Any]) -> None:
 def _forget(key: int) -> None:
     global _held
     with _lock:
-        size, _ = _live.pop(key, (0, None))
+        if key not in _live:  # forgotten by stop()
+            return
+        size, _ = _live.pop(key)
         _held -= size
 
 

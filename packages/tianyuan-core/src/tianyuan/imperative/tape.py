@@ -101,7 +101,7 @@ class Tape:
         """
         tracked = self.tracked
         needs = tuple([id(data) in tracked for data in inputs])
-        if True not in needs and not _is_effect(source):
+        if True not in needs and not is_effect(source):
             return
         made = tuple([tensor._data for tensor in outputs])
         made_specs = tuple([tensor._spec for tensor in outputs])
@@ -119,7 +119,7 @@ class Tape:
         for entry in reversed(self.entries):
             source, _, inputs, specs, outputs, _, needs = entry
             grads = tuple([found.get(id(data)) for data in outputs])
-            if all(grad is None for grad in grads) and not _is_effect(source):
+            if all(grad is None for grad in grads) and not is_effect(source):
                 continue
             backward = source.grad or _decomposed_grad(source)
             passed = backward(_Recorded(entry), grads)
@@ -133,7 +133,8 @@ class Tape:
         return found
 
 
-def _is_effect(source: Differentiable) -> bool:
+def is_effect(source: Differentiable) -> bool:
+    """Tell whether a call has an effect, so that its gradient must always run."""
     return isinstance(source, Op) and not source.pure
 
 
@@ -149,6 +150,20 @@ def use_tapes(make: Callable[[], Tape]) -> None:
     """Say what kind of tape to use from here on."""
     global _make_tape
     _make_tape = make
+
+
+def passed_back(
+    source: Differentiable,
+    context: GradContext,
+    grads: tuple[Tensor | None, ...],
+    specs: Sequence[TensorSpec],
+) -> Sequence[Tensor | None]:
+    """Return the gradients of a call's inputs, of the inputs' shapes where they are needed."""
+    passed = (source.grad or _decomposed_grad(source))(context, grads)
+    for spec, need, grad in zip(specs, context.needs, passed, strict=True):
+        if need and grad is not None:
+            _check(source.name, spec, grad)
+    return passed
 
 
 def _check(name: str, spec: TensorSpec, grad: Tensor) -> None:
