@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..serialization import register_codec as _register_codec
+from ._passes import optimize, register_pass
 from .builder import trace_module
 from .checker import disable_default_checker, enable_expr_checker
 from .module import TracedModule
@@ -15,7 +16,9 @@ __all__ = [
     "TracedModule",
     "disable_default_checker",
     "enable_expr_checker",
+    "optimize",
     "register_as_builtin",
+    "register_pass",
     "register_supported_type",
     "trace_module",
     "wrap",

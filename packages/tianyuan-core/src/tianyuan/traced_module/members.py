@@ -66,3 +66,46 @@ def carried(value: Any, convert: Any) -> Any:
 def holds_any(key: str, value: Any) -> bool:
     """Tell whether an attribute holds a tensor or module."""
     return next(iter(leaves(key, value)), None) is not None
+
+
+def store(module: Module, path: str, value: Any) -> None:
+    """Put a value where a path leads."""
+    owner, key = _owner(module, path)
+    if "." not in key:
+        setattr(owner, key, value)
+        return
+    head, rest = key.split(".", 1)
+    vars(owner)[head] = _with_item(vars(owner)[head], rest, value)
+    vars(owner)["_structure"] = owner._structure + 1
+
+
+def remove(module: Module, path: str) -> None:
+    """Take away what a path leads to; an item of a list or dict becomes None."""
+    owner, key = _owner(module, path)
+    if "." not in key:
+        delattr(owner, key)
+    else:
+        store(module, path, None)
+
+
+def _owner(module: Module, path: str) -> tuple[Module, str]:
+    """Return the module that holds what a path leads to, and the rest of the path."""
+    for end in range(len(path) - 1, 0, -1):
+        if path[end] == ".":
+            found = _find(module, path[:end])
+            if isinstance(found, Module):
+                return found, path[end + 1 :]
+    return module, path
+
+
+def _with_item(container: Any, path: str, value: Any) -> Any:
+    if isinstance(container, dict):
+        for key, item in container.items():
+            if path == str(key) or path.startswith(f"{key}."):
+                rest = path[len(str(key)) + 1 :]
+                return {**container, key: _with_item(item, rest, value) if rest else value}
+        raise GraphError(f"store: a dict has no item of the name, got {path!r}")
+    head, _, rest = path.partition(".")
+    items = list(container)
+    items[int(head)] = _with_item(items[int(head)], rest, value) if rest else value
+    return type(container)(items)

@@ -1,0 +1,119 @@
+"""Move a scale of a result back into the layer that the result comes from."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+
+from ... import functional as F
+from ... import module as M
+from ...imperative.tensor import Parameter
+from ..expr import (
+    Expr,
+    GetAttr,
+    is_call_function,
+    is_call_module,
+    is_call_tensor_method,
+)
+from ..node import Node
+from .const_pass import floating
+from .fuse_pass import calls_of, replace_module, scaled_conv
+from .pass_base import BackwardPass, register_pass
+from .utils import get_const_value, graph_of, only_reader, substitute
+
+# f(c x) = c f(x) for c > 0; the second group for one number only.
+_PER_CHANNEL_FUNCTIONS = (
+    F.relu, F.nn.leaky_relu, F.nn.max_pool2d, F.nn.avg_pool2d, F.nn.adaptive_avg_pool2d,
+    F.nn.adaptive_max_pool2d,
+)  # fmt: skip
+_PER_CHANNEL_MODULES = (
+    M.ReLU, M.LeakyReLU, M.MaxPool2d, M.AvgPool2d, M.AdaptiveAvgPool2d, M.AdaptiveMaxPool2d,
+    M.Identity,
+)  # fmt: skip
+_MOVES = (F.reshape, F.flatten, F.transpose, F.squeeze, F.expand_dims)
+_MOVE_METHODS = ("reshape", "flatten", "transpose")
+
+
+@register_pass("BackwardFoldScale")
+class BackwardFoldScale(BackwardPass):
+    """Fold a product with a positive constant into the convolution or linear map before it.
+
+    Between the two may stand what is homogeneous: ReLU, pooling, and, for one number, reshaping.
+    """
+
+    required_pass = ("NormElemWise",)
+
+    def run_transform(self, expr: Expr) -> bool:
+        """Fold one product."""
+        if not is_call_function(expr, F.mul) or not floating(expr):
+            return False
+        value, scale = expr.args[0], get_const_value(expr.args[1])
+        graph = graph_of(expr)
+        if scale is None or not isinstance(value, Node) or not _usable(value, np.asarray(scale)):
+            return False
+        scales = np.asarray(scale, np.float64)
+        node, reader = value, expr
+        while only_reader(graph, node) is reader:
+            layer = node.expr
+            if _foldable(layer):
+                if not _fold(layer, scales):
+                    return False
+                substitute(graph, expr.outputs[0], value)
+                graph._remove(expr)
+                return True
+            if not _passes(layer, scales.size == 1) or (scales <= 0).any():
+                return False
+            reader, node = layer, _source(layer)
+        return False
+
+
+def _usable(value: Any, scale: np.ndarray) -> bool:
+    """Tell whether a scale is one number, or one per channel of NCHW."""
+    if value.shape is None or scale.size == 1:
+        return value.shape is not None and scale.ndim <= len(value.shape)
+    wanted = (1, value.shape[1], 1, 1) if len(value.shape) == 4 else None
+    return wanted is not None and (1,) * (4 - scale.ndim) + scale.shape == wanted
+
+
+def _source(expr: Expr) -> Node:
+    """Return the tensor that an expression works on."""
+    return expr.inputs[1 if is_call_module(expr) else 0]
+
+
+def _passes(expr: Expr, single: bool) -> bool:
+    if is_call_module(expr):
+        kind = type(expr.inputs[0].owner)  # type: ignore[attr-defined]
+        return kind in _PER_CHANNEL_MODULES
+    if is_call_function(expr, _PER_CHANNEL_FUNCTIONS):
+        return True
+    return single and (is_call_function(expr, _MOVES) or is_call_tensor_method(expr, _MOVE_METHODS))
+
+
+def _foldable(expr: Expr) -> bool:
+    if not is_call_module(expr) or not isinstance(expr.inputs[0].expr, GetAttr):
+        return False
+    owner: Any = expr.inputs[0]
+    return type(owner.owner) in (M.Conv2d, M.Linear) and calls_of(expr) == 1
+
+
+def _fold(expr: Expr, scales: np.ndarray) -> bool:
+    node: Any = expr.inputs[0]
+    layer = node.owner
+    if isinstance(layer, M.Conv2d):
+        factor = np.broadcast_to(scales.reshape(-1), (layer.out_channels,))
+        made = scaled_conv(layer, factor, np.zeros(layer.out_channels))
+        if layer.bias is None:
+            made.bias = None
+        replace_module(node, made)
+        return True
+    if scales.size != 1:
+        return False
+    made = copy.copy(layer)
+    weight = layer.weight.numpy()
+    made.weight = Parameter((weight * scales.reshape(())).astype(weight.dtype))
+    if layer.bias is not None:
+        made.bias = Parameter((layer.bias.numpy() * scales.reshape(())).astype(weight.dtype))
+    replace_module(node, made)
+    return True
