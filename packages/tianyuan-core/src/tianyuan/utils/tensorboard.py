@@ -48,7 +48,7 @@ def node_proto(
     input: str | Sequence[str] | None = None,
     outputshape: Sequence[int] | None = None,
     dtype: Any = None,
-    attributes: Mapping[str, Any] | None = None,
+    attributes: Mapping[str, Any] = {},
 ) -> bytes:
     """Return an encoded ``NodeDef``.
 
@@ -73,7 +73,7 @@ def node(
     input: str | Sequence[str] | None = None,
     outputshape: Sequence[int] | None = None,
     dtype: Any = None,
-    attributes: Mapping[str, Any] | None = None,
+    attributes: Mapping[str, Any] = {},
 ) -> bytes:
     """Return an encoded node for ``graph``; see ``node_proto``.
 
@@ -220,7 +220,7 @@ class SummaryWriterExtend:
         self,
         name: str,
         op: str = "UnSpecified",
-        input: Sequence[str] = (),
+        input: Sequence[str] = [],
         outputshape: Sequence[int] | None = None,
         dtype: Any = None,
         attributes: Mapping[str, Any] = {},
