@@ -223,13 +223,23 @@ def test_a_plugin_brings_a_communicator(run):
             summed = D.all_reduce_sum(Tensor([1.0, dist.get_rank()])).numpy().tolist()
             told = D.broadcast(Tensor([1.0]) if dist.get_rank() == 0 else None).item()
         assert dist.get_backend() == "tcp"
+        callback = dist.make_allreduce_cb("sum", backend="recording")
+        w = Tensor([1.0])
+        with GradManager().attach(w, callbacks=[callback]) as gm:
+            gm.backward(w * 2)
         known = dist.group._sd.communicators["recording", (0, 1)]
-        return summed, told, known.calls, D.all_reduce_sum(Tensor([2.0])).item()
+        return summed, told, known.calls, w.grad.item(), D.all_reduce_sum(Tensor([2.0])).item()
 
-    for summed, told, calls, after in run(2, work):
+    for summed, told, calls, grad, after in run(2, work):
+        assert grad == 4
         assert summed == [2, 1]
         assert told == 1
-        assert calls == ["all_reduce sum ndarray(2,)", "broadcast", "broadcast"]
+        assert calls == [
+            "all_reduce sum ndarray(2,)",
+            "broadcast",
+            "broadcast",
+            "all_reduce sum ndarray(1,)",
+        ]
         assert after == 4
 
 

@@ -54,6 +54,30 @@ def test_numbers_that_do_not_fit_are_refused(options):
         dist.launcher(lambda: None, **options)
 
 
+def test_a_rank_may_launch_ranks_of_its_own(run):
+    def inner(outer):
+        return outer, dist.get_rank(), D.all_reduce_sum(Tensor([1.0])).item()
+
+    def work():
+        rank = dist.get_rank()
+        D.all_reduce_sum(Tensor([1.0]))
+        found = dist.launcher(inner, n_gpus=2)(rank)
+        return found, D.all_gather(Tensor([rank])).numpy().tolist()
+
+    for rank, (found, after) in enumerate(run(2, work)):
+        assert found == [(rank, 0, 2), (rank, 1, 2)]
+        assert after == [0, 1]
+
+
+def test_leaving_early_by_sys_exit(run):
+    def work(code):
+        sys.exit(code if dist.get_rank() == 1 else 0)
+
+    assert run(2, work, 0) == [None, None]
+    with pytest.raises(DistributedError, match="rank 1 failed, got\nit left with 3"):
+        run(2, work, 3)
+
+
 def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -194,6 +218,7 @@ SCRIPT = """
 import multiprocessing, os, sys, time
 from tianyuan import Tensor
 from tianyuan import distributed as dist
+from tianyuan.errors import DistributedError
 from tianyuan.functional import distributed as D
 
 @dist.launcher(n_gpus=2)
@@ -202,6 +227,9 @@ def summed(x):
 
 def plain(x):
     return dist.get_rank() + x
+
+def local():
+    return dist.launcher(lambda: 1, n_gpus=2)
 
 @dist.launcher(n_gpus=2)
 def sleeping():
@@ -213,6 +241,10 @@ if __name__ == "__main__":
         sleeping()
     multiprocessing.set_start_method(sys.argv[1])
     print(summed(1.0), dist.launcher(plain, n_gpus=2)(5))
+    try:
+        local()()
+    except DistributedError as error:
+        print(error)
 """
 
 
@@ -228,7 +260,9 @@ def test_other_ways_to_start_processes(script, method):
     done = subprocess.run(
         [sys.executable, script, method], capture_output=True, text=True, timeout=120
     )
-    assert done.stdout == "[3.0, 3.0] [5, 6]\n", done.stderr
+    results, refusal = done.stdout.splitlines()
+    assert results == "[3.0, 3.0] [5, 6]", done.stderr
+    assert "cannot be sent to a new process" in refusal
 
 
 def is_there(process):

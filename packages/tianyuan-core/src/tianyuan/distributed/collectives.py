@@ -6,6 +6,7 @@ same collectives in the same order, and the same backward passes.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -278,7 +279,9 @@ def _ranks(
     if not isinstance(where, Group):
         raise DistributedError(f"{name}: not a group, got {type(where).__name__}")
     alone = where.size == 1 or (where is WORLD and not groups.is_distributed())
-    found = None if alone else Collective(tuple(where.proc_ranks), where.rank)
+    found = None
+    if not alone:
+        found = Collective(tuple(where.proc_ranks), where.rank, backend=groups.get_backend())
     if inp is None and optional and found is not None and not found.is_root:
         return found
     _check_tensor(name, inp)
@@ -297,12 +300,12 @@ def _pair(name: str, peer: int) -> Collective:
             f"{name}: there is no such other rank, got {peer}, this is rank {me} of {size}"
         )
     ranks = (min(me, peer), max(me, peer))
-    return Collective(ranks, ranks.index(me), ranks.index(peer))
+    return Collective(ranks, ranks.index(me), ranks.index(peer), backend=groups.get_backend())
 
 
 def _apply(name: str, inp: Tensor, who: Collective, shape: Shape = ()) -> Tensor:
     serve(device_kind(inp.device), groups.communicator_for)
-    attrs = Collective(who.ranks, who.position, who.root, tuple(shape))
+    attrs = replace(who, shape=tuple(shape))
     out: Tensor = Tensor._apply(OPS[name], (inp,), attrs)
     return out
 

@@ -245,14 +245,13 @@ def _devices_of(brought: Any) -> tuple[str, ...]:
     return tuple(getattr(brought, "devices", ()))
 
 
-def communicator_for(ranks: tuple[int, ...], kind: str) -> Communicator:
-    """Return the communicator of these ranks, which all of them open on first use.
+def communicator_for(name: str, ranks: tuple[int, ...], kind: str) -> Communicator:
+    """Return the communicator of a name for these ranks, which all of them open on first use.
 
     Raises:
         DistributedError: where this process belongs to no group, or they do not come.
     """
     data = _started("collective")
-    name = data.backend
     key = (name, ranks)
     found = data.communicators.get(key)
     if found is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -88,11 +89,13 @@ class launcher:
 
     Example::
 
-        @launcher(n_gpus=2)
-        def work(x):
-            return F.distributed.all_reduce_sum(Tensor([x + get_rank()])).numpy()
-
-        work(1)      # [array([3.]), array([3.])]
+        >>> from tianyuan import Tensor, distributed, functional
+        >>> @distributed.launcher(n_gpus=2)
+        ... def work(x):
+        ...     given = Tensor([x + distributed.get_rank()])
+        ...     return functional.distributed.all_reduce_sum(given).numpy()
+        >>> work(1.0)
+        [array([3.], dtype=float32), array([3.], dtype=float32)]
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -225,6 +228,12 @@ def _start(job: _Job, server: Server | None) -> _Rank:
         sys.stdout.flush()  # a rank forked while text waits in a buffer would print it again
         sys.stderr.flush()
         process.start()
+    except (AttributeError, TypeError, pickle.PicklingError) as error:
+        ours.close()
+        raise DistributedError(
+            f"launcher: the function or an argument cannot be sent to a new process, got {error}; "
+            "expected functions of a module, and arguments that can be pickled"
+        ) from error
     except BaseException:
         ours.close()
         raise
@@ -293,8 +302,12 @@ def _run_rank(
         server.abandon()
         other_end.close()
     threading.Thread(target=_leave_with, args=(os.getppid(),), daemon=True).start()
+    outcome: tuple[str, Any] = _DONE, None
     try:
         outcome = _DONE, _work(job)
+    except SystemExit as leaving:
+        if leaving.code not in (None, 0):
+            outcome = _FAILED, f"it left with {leaving.code!r}"
     except PeerLostError:
         outcome = _LOST, traceback.format_exc()
     except BaseException:

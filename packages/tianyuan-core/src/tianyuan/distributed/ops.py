@@ -30,15 +30,16 @@ _LATENCY = 1e-4
 
 @dataclass(frozen=True)
 class Collective:
-    """Who takes part, this process's place among them, the root or peer, and the output's shape.
+    """Who takes part, this process's place among them, the root or peer, and what else is needed.
 
-    ``shape`` counts only where the input does not tell it.
+    ``shape`` is the output's where the input does not tell it; ``backend`` names the communicator.
     """
 
     ranks: Ints
     position: int
     root: int = 0
     shape: Ints = ()
+    backend: str = ""
 
     @property
     def size(self) -> int:
@@ -192,7 +193,7 @@ _RUN: dict[str, Run] = {
     "remote_recv": lambda c, x, y, a: c.receive(y, a.root),
 }
 
-FindCommunicator = Callable[[tuple[int, ...], str], Communicator]
+FindCommunicator = Callable[[str, tuple[int, ...], str], Communicator]
 
 
 def _kernel(name: str, device: str, find: FindCommunicator) -> Kernel:
@@ -203,7 +204,7 @@ def _kernel(name: str, device: str, find: FindCommunicator) -> Kernel:
         attrs: Collective,
         workspace: np.ndarray | None,
     ) -> None:
-        _RUN[name](find(attrs.ranks, device), inputs[0], outputs[0], attrs)
+        _RUN[name](find(attrs.backend, attrs.ranks, device), inputs[0], outputs[0], attrs)
 
     # A last resort like references, so that it serves whichever backend is chosen, and is never
     # timed: running it again would be one message too many.

@@ -76,6 +76,12 @@ class Link:
         except OSError as error:
             self.gone = str(error)
 
+    def close(self) -> None:
+        """Close this process's end."""
+        self.gone = self.gone or "the group is closed here"
+        self.watched = False
+        self.socket.close()
+
     def hand_over(self, incoming: Incoming) -> None:
         """Give what came early to its receiver."""
         while self.early and not incoming.done:
@@ -143,6 +149,7 @@ class Transport:
         self._lock = ForkSafeLock()
         self._selector = selectors.DefaultSelector()
         self._links: list[Link] = []
+        self._closed = False
         self._early: dict[tuple[str, int], Link] = {}  # of groups that are not yet open here
         self._listener = socket.create_server(
             (interface_for(world.client.master_ip), 0), backlog=max(128, world.size)
@@ -162,6 +169,11 @@ class Transport:
         Raises:
             DistributedError: where one cannot be reached in time.
         """
+        if self._closed:
+            raise DistributedError(
+                f"group: this process left all groups, expected ranks {key} to be distinct from "
+                "the processes that they fork"
+            )
         me, links = self._world.rank, {}
         with self._lock:
             for rank in ranks:
@@ -318,18 +330,18 @@ class Transport:
     def drop(self, links: Sequence[Link]) -> None:
         """Close the connections of a group."""
         for link in links:
-            self._unwatch(link)
-            link.gone = link.gone or "the group is closed here"
-            link.socket.close()
-            self._links.remove(link)
+            if link in self._links:
+                self._unwatch(link)
+                self._links.remove(link)
+                link.close()
 
     def close(self) -> None:
         """Close everything; a forked child calls it too, and leaves its parent's at work."""
+        self._closed = True
         self._selector.close()
         self._listener.close()
         for link in self._links:
-            link.gone = "the process group is closed here"
-            link.socket.close()
+            link.close()
         self._links.clear()
         self._early.clear()
 
