@@ -347,7 +347,7 @@ class Network(NetworkQueries):
         size = batched[0]._spec.shape[0]
         symbol = found.pop()
         symbol = symbol if isinstance(symbol, str) else None
-        specs = {v: v._spec.with_shape((batchsize, *v._spec.shape[1:])) for v in batched}
+        specs = {v: v._spec.moved((batchsize, *v._spec.shape[1:])) for v in batched}
         rewire(
             "reset_batch_size",
             [*self._outputs, *self._kept],
