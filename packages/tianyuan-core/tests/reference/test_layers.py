@@ -116,6 +116,81 @@ def test_conv_transpose2d(options: dict[str, Any]) -> None:
     _compare(mine, TM.ConvTranspose2d(4, 6, 3, **options), 2, 4, 5, 6)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"stride": 2, "padding": 1, "output_padding": 1},
+        {"groups": 2, "dilation": 2, "bias": False},
+    ],
+)
+def test_conv_transpose1d_and_3d(options: dict[str, Any]) -> None:
+    _compare(M.ConvTranspose1d(4, 6, 3, **options), TM.ConvTranspose1d(4, 6, 3, **options), 2, 4, 5)
+    mine = M.ConvTranspose3d(4, 6, 2, **options)
+    assert mine.weight.shape == ((2, 2, 3, 2, 2, 2) if "groups" in options else (4, 6, 2, 2, 2))
+    theirs = TM.ConvTranspose3d(4, 6, 2, **options)
+    _compare(mine, theirs, 2, 4, 3, 2, 4)
+    uneven = {"stride": (1, 2, 1), "padding": (0, 1, 0)}
+    _compare(
+        M.ConvTranspose3d(2, 2, (1, 2, 3), **uneven), TM.ConvTranspose3d(2, 2, (1, 2, 3), **uneven),
+        1, 2, 3, 4, 3,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_local_conv2d(groups: int) -> None:
+    mine = M.LocalConv2d(4, 6, 5, 7, 3, (2, 1), 1, (1, 2), groups)
+    assert mine.weight.shape == (groups, 3, 5, 4 // groups, 3, 3, 6 // groups)
+    assert mine.bias is None
+    x, weight = _input(2, 4, 5, 7), mine.weight.numpy()
+    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    want = np.zeros((2, 6, 3, 5), np.float64)
+    for i in range(3):
+        for j in range(5):
+            window = padded[:, :, 2 * i : 2 * i + 3, j : j + 5 : 2]
+            parts = np.split(window, groups, axis=1)
+            found = [
+                np.einsum("nchw,chwo->no", part, weight[group, i, j])
+                for group, part in enumerate(parts)
+            ]
+            want[:, :, i, j] = np.concatenate(found, axis=1)
+    np.testing.assert_allclose(mine(Tensor(x)).numpy(), want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_deformable_conv2d(groups: int) -> None:
+    mine = M.DeformableConv2d(4, 6, 3, padding=1, groups=groups)
+    plain = M.Conv2d(4, 6, 3, padding=1, groups=groups)
+    plain.load_state_dict(mine.state_dict())
+    x = _input(2, 4, 6, 7)
+    still, moved = np.zeros((2, 18, 6, 7), np.float32), np.zeros((2, 18, 6, 7), np.float32)
+    moved[:, 0::2], moved[:, 1::2] = 1.0, -2.0
+    half = np.full((2, 9, 6, 7), 0.5, np.float32)
+    bias = plain.bias.numpy()
+    want = (plain(Tensor(x)).numpy() - bias) / 2 + bias
+    got = mine(Tensor(x), Tensor(still), Tensor(half)).numpy()
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    # Moving every tap by (1, -2) is moving the image by (-1, 2).
+    shifted = np.zeros_like(x)
+    shifted[:, :, :-1, 2:] = x[:, :, 1:, :-2]
+    inner = np.s_[:, :, 1:-2, 3:-1]  # beyond, padding would differ
+    want = plain(Tensor(shifted)).numpy()
+    got = mine(Tensor(x), Tensor(moved), Tensor(half * 2)).numpy()
+    np.testing.assert_allclose(got[inner], want[inner], rtol=1e-5, atol=1e-5)
+
+
+def test_conv_sizes_are_checked() -> None:
+    for make in (
+        lambda: M.Conv1d(1, 1, 0),
+        lambda: M.Conv1d(1, 1, 1.5),  # type: ignore[arg-type]
+        lambda: M.Conv2d(1, 1, (1, 2, 3)),  # type: ignore[arg-type]
+        lambda: M.Conv3d(1, 1, (1, 2)),  # type: ignore[arg-type]
+        lambda: M.ConvTranspose3d(1, 1, 0),
+    ):
+        with pytest.raises(AttrError, match="kernel_size is not valid"):
+            make()
+
+
 def test_groups_must_divide_channels() -> None:
     with pytest.raises(AttrError, match="groups must divide"):
         M.Conv2d(4, 6, 3, groups=3)
@@ -141,6 +216,14 @@ def test_batch_norm1d(shape: tuple[int, ...]) -> None:
     theirs = TM.BatchNorm1d(3, momentum=0.1)
     theirs.num_batches_tracked = None
     _compare(M.BatchNorm1d(3), theirs, *shape)
+
+
+def test_batch_norm3d() -> None:
+    theirs = TM.BatchNorm3d(3, momentum=0.1)
+    theirs.num_batches_tracked = None
+    _compare(M.BatchNorm3d(3), theirs, 2, 3, 2, 4, 3)
+    with pytest.raises(ShapeError, match="expected 5 dimensions"):
+        M.BatchNorm3d(3)(Tensor(_input(2, 3, 4, 4)))
 
 
 def test_frozen_batch_norm_keeps_everything() -> None:
@@ -178,6 +261,11 @@ def test_other_norms() -> None:
     _compare(M.LayerNorm(5), TM.LayerNorm(5), 2, 3, 5)
     _compare(M.LayerNorm((3, 5)), TM.LayerNorm((3, 5)), 2, 3, 5)
     _compare(M.LayerNorm(5, affine=False), TM.LayerNorm(5, elementwise_affine=False), 2, 5)
+    _compare(M.RMSNorm(5), TM.RMSNorm(5, 1e-6), 2, 3, 5)
+    _compare(M.RMSNorm((3, 5), 1e-2), TM.RMSNorm((3, 5), 1e-2), 2, 3, 5)
+    _compare(M.RMSNorm(5, affine=False), TM.RMSNorm(5, 1e-6, False), 2, 5)
+    with pytest.raises(ShapeError, match="expected it to end in"):
+        M.RMSNorm(3)(Tensor(_input(2, 4)))
     _compare(M.GroupNorm(2, 6), TM.GroupNorm(2, 6), 2, 6, 3, 4)
     _compare(M.GroupNorm(3, 6, affine=False), TM.GroupNorm(3, 6, affine=False), 2, 6, 4)
     _compare(M.InstanceNorm(3), TM.InstanceNorm2d(3, affine=True), 2, 3, 4, 5)
@@ -206,6 +294,24 @@ POOLS: list[tuple[M.Module, Any]] = [
     (M.Sigmoid(), TM.Sigmoid()),
     (M.SiLU(), TM.SiLU()),
     (M.GELU(), TM.GELU()),
+    (M.ReLU6(), TM.ReLU6()),
+    (M.Tanh(), TM.Tanh()),
+    (M.Softplus(), TM.Softplus()),
+    (M.Hardsigmoid(), TM.Hardsigmoid()),
+    (M.Hardswish(), TM.Hardswish()),
+    (M.ELU(), TM.ELU()),
+    (M.ELU(0.3), TM.ELU(0.3)),
+    (M.LogSoftmax(), TM.LogSoftmax(-1)),
+    (M.LogSoftmax(1), TM.LogSoftmax(1)),
+    (M.Flatten(), TM.Flatten()),
+    (M.Flatten(0, 2), TM.Flatten(0, 2)),
+    (M.Upsample((9, 11)), TM.Upsample((9, 11))),
+    (M.Upsample(scale_factor=2), TM.Upsample(scale_factor=2)),
+    (
+        M.Upsample(scale_factor=1.5, mode="bilinear", align_corners=True),
+        TM.Upsample(scale_factor=1.5, mode="bilinear", align_corners=True),
+    ),
+    (M.Upsample((5, 8), mode="bicubic"), TM.Upsample((5, 8), mode="bicubic")),
     (M.Softmax(), TM.Softmax(1)),
     (M.Softmax(axis=-1), TM.Softmax(-1)),
     (M.Pad(((0, 0), (0, 0), (1, 2), (3, 0)), "replicate"), TM.ReplicationPad2d((3, 0, 1, 2))),

@@ -45,14 +45,30 @@ def test_rnn_cell(nonlinearity: str, bias: bool) -> None:
         mine(Tensor(_input(5, 4)))
 
 
+@pytest.mark.parametrize("kind", ["LSTMCell", "GRUCell"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_gated_cells(kind: str, bias: bool) -> None:
+    mine, theirs = getattr(M, kind)(3, 4, bias), getattr(torch.nn, kind)(3, 4, bias)
+    for name, tensor in mine.named_parameters():
+        _take(theirs, name, tensor)
+    x, h, c = _input(5, 3), _input(5, 4), _input(5, 4) * 0.5
+    for given in (None, (h, c) if kind == "LSTMCell" else h):
+        got = mine(Tensor(x), _each(given, Tensor))
+        want = theirs(torch.tensor(x), _each(given, torch.tensor))
+        pairs = zip(got, want, strict=True) if kind == "LSTMCell" else [(got, want)]
+        for one, other in pairs:
+            _close(one, other)
+
+
 STACKS = [
     {},
     {"num_layers": 2, "bidirectional": True},
     {"batch_first": True, "bias": False},
+    {"num_layers": 3, "bidirectional": True, "batch_first": True},
 ]
 
 
-@pytest.mark.parametrize("kind", ["RNN", "LSTM"])
+@pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
 @pytest.mark.parametrize("options", STACKS)
 def test_recurrent_stacks(kind: str, options: dict[str, Any]) -> None:
     mine, theirs = getattr(M, kind)(3, 4, **options), getattr(torch.nn, kind)(3, 4, **options)
@@ -64,16 +80,24 @@ def test_recurrent_stacks(kind: str, options: dict[str, Any]) -> None:
     count = len(mine.cells) * len(mine.cells[0])
     batch = 5 if options.get("batch_first") else 2
     h, c = _input(count, batch, 4), _input(count, batch, 4) * 0.5
-    start = h if kind == "RNN" else (h, c)
+    start = (h, c) if kind == "LSTM" else h
     for given in (None, start):
         hx = _each(given, Tensor)
         inp, leaf = Tensor(x), torch.tensor(x, requires_grad=True)
-        manager = GradManager().attach([inp])
+        manager = GradManager().attach([inp, *mine.parameters()])
+        for parameter in mine.parameters():
+            parameter.grad = None
+        theirs.zero_grad()
         with manager:
             y, end = mine(inp, hx)
             manager.backward((y * y).sum())
         want, want_end = theirs(leaf, _each(given, torch.tensor))
         (want * want).sum().backward()
+        for layer, cells in enumerate(mine.cells):
+            for way, cell in enumerate(cells):
+                for name, tensor in cell.named_parameters():
+                    grad = getattr(theirs, f"{name}_l{layer}" + "_reverse" * way).grad.numpy()
+                    np.testing.assert_allclose(tensor.grad.numpy(), grad, rtol=1e-3, atol=1e-4)
         _close(y, want)
         np.testing.assert_allclose(inp.grad.numpy(), leaf.grad.numpy(), rtol=1e-4, atol=1e-5)
         pairs = zip(end, want_end, strict=True) if kind == "LSTM" else [(end, want_end)]
@@ -223,3 +247,59 @@ def test_attention_weights_are_dropped_in_training_only() -> None:
     net.train()
     draws = {net(x, x, x)[0].numpy().tobytes() for _ in range(20)}
     assert len(draws) > 1
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("masks", ["none", "causal", "padding"])
+def test_transformer_encoder(norm_first: bool, activation: str, masks: str) -> None:
+    options: dict[str, Any] = {"activation": activation, "norm_first": norm_first, "dropout": 0.0}
+    mine = M.TransformerEncoder(M.TransformerEncoderLayer(6, 2, 10, **options), 2, M.LayerNorm(6))
+    theirs = torch.nn.TransformerEncoder(
+        torch.nn.TransformerEncoderLayer(6, 2, 10, batch_first=True, **options), 2,
+        torch.nn.LayerNorm(6), enable_nested_tensor=False,
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    for parameter in mine.parameters():
+        parameter[...] = Tensor(rng.uniform(-0.5, 0.5, parameter.shape).astype(np.float32))
+    given = theirs.state_dict()
+    for name, array in mine.state_dict().items():
+        if "_proj." in name and "out_proj" not in name:
+            where, part = name.split(".self_attn.")[0], name.split(".self_attn.")[1]
+            third = "qkv".index(part[0])
+            target = given[f"{where}.self_attn.in_proj_{part.split('.')[1]}"]
+            target[6 * third : 6 * third + 6] = torch.tensor(array)
+        else:
+            given[name] = torch.tensor(array)
+    theirs.load_state_dict(given)
+    x = _input(3, 4, 6)
+    kwargs: dict[str, Any] = {}
+    other: dict[str, Any] = {}
+    if masks == "causal":
+        kwargs["is_causal"] = True
+        other["mask"] = torch.tensor(np.triu(np.ones((4, 4), bool), 1))
+    elif masks == "padding":
+        mask = np.array([[0, 0, 0, 1], [0, 1, 0, 0], [0, 0, 1, 1]], bool)
+        kwargs["src_key_padding_mask"] = Tensor(mask)
+        other["src_key_padding_mask"] = torch.tensor(mask)
+    inp, leaf = Tensor(x), torch.tensor(x, requires_grad=True)
+    manager = GradManager().attach([inp])
+    with manager:
+        y = mine(inp, **kwargs)
+        manager.backward((y * y * y).sum())
+    want = theirs(leaf, **other)
+    (want * want * want).sum().backward()
+    _close(y, want)
+    np.testing.assert_allclose(inp.grad.numpy(), leaf.grad.numpy(), rtol=1e-3, atol=1e-4)
+
+
+def test_transformer_copies_start_alike_and_learn_apart() -> None:
+    layer = M.TransformerEncoderLayer(4, 2, 8)
+    net = M.TransformerEncoder(layer, 2)
+    first, second = net.layers
+    np.testing.assert_array_equal(first.linear1.weight.numpy(), second.linear1.weight.numpy())
+    first.linear1.weight[...] = Tensor(np.zeros((8, 4), np.float32))
+    assert second.linear1.weight.numpy().any()
+    assert len(list(net.parameters())) == 2 * len(list(layer.parameters()))
+    with pytest.raises(AttrError, match="activation"):
+        M.TransformerEncoderLayer(4, 2, activation="tanh")

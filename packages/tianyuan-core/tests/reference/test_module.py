@@ -13,6 +13,7 @@ import tianyuan.functional as F
 import tianyuan.module as M
 from tianyuan import Parameter, Tensor
 from tianyuan.errors import AttrError, ShapeError, StateDictError
+from tianyuan.jit import trace
 
 
 class Scale(M.Module):
@@ -90,7 +91,7 @@ def test_state_dict_is_numpy_and_goes_back() -> None:
     kept = net.state_dict()
     assert all(type(value) is np.ndarray for value in kept.values())
     assert net.state_dict(keep_var=True)["first.factor"] is net.first.factor
-    assert list(net.state_dict(prefix="net"))[0] == "net.first.factor"
+    assert list(net.state_dict(prefix="net."))[0] == "net.first.factor"
     filled = {"old": 1}
     assert net.state_dict(filled) is filled
     assert set(filled) == {"old", *kept}
@@ -132,8 +133,96 @@ def test_loads_from_a_function() -> None:
     def source(name: str, tensor: Tensor) -> np.ndarray | None:
         return np.full(tensor.shape, 9.0) if name.endswith("factor") else None
 
-    net.load_state_dict(source)
+    with pytest.raises(StateDictError, match="missing: first.seen"):
+        net.load_state_dict(source)
+    assert [p.item() for p in net.parameters()] == [2, 3, 4, 5, 6]
+    missing, unexpected = net.load_state_dict(source, strict=False)
+    assert (missing[0], unexpected) == ("first.seen", [])
     assert [p.item() for p in net.parameters()] == [9, 9, 9, 5, 9]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: M.BatchNorm2d(4),
+        lambda: M.BatchNorm1d(4),
+        lambda: M.LayerNorm((2, 2)),
+        lambda: M.GroupNorm(2, 4),
+        lambda: M.RMSNorm((2, 2)),
+    ],
+)
+@pytest.mark.parametrize("shape", [(4,), (1, 4, 1, 1), (2, 2)])
+def test_normalisations_load_vectors(make: Any, shape: tuple[int, ...]) -> None:
+    net = M.Sequential(M.Linear(4, 4), make())
+    state = net.state_dict()
+    held = {
+        name: np.arange(4, dtype=np.float32).reshape(shape) if name[0] == "1" else value
+        for name, value in state.items()
+    }
+    net.load_state_dict(held)
+    for name, value in net.state_dict().items():
+        assert value.shape == state[name].shape
+        np.testing.assert_array_equal(value.ravel(), held[name].ravel())
+    with pytest.raises(StateDictError, match="of another shape: 0.bias"):
+        net.load_state_dict({**held, "0.bias": np.zeros((1, 4))})
+    with pytest.raises(StateDictError, match="of another shape: 1.weight"):
+        net.load_state_dict({**held, "1.weight": np.zeros(5)})
+
+
+def test_lists_and_dicts_of_modules() -> None:
+    items = M.ModuleList([Scale(1.0), Scale(2.0)])
+    items.append(Scale(3.0))
+    items.insert(1, Scale(4.0))
+    items.extend([Scale(5.0)])
+    items[-1] = Scale(6.0)
+    assert [float(item.factor.item()) for item in items] == [1, 4, 2, 3, 6]
+    assert len(items) == 5
+    assert [float(item.factor.item()) for item in items[1:3]] == [4, 2]
+    del items[0]
+    assert list(items.state_dict()) == [
+        f"{index}.{name}" for index in range(4) for name in ("factor", "seen")
+    ]
+    assert [float(p.item()) for p in items.parameters()] == [4, 2, 3, 6]
+    named = M.ModuleDict({"a": Scale(1.0)})
+    named.update({"b": Scale(2.0)})
+    named["a"] = Scale(3.0)
+    assert list(named) == ["a", "b"] == list(named.keys())
+    assert [float(m.factor.item()) for m in named.values()] == [3, 2]
+    assert dict(named.items())["b"] is named["b"]
+    del named["a"]
+    assert ("a" in named, len(named), list(named.state_dict())) == (
+        False, 1, ["b.factor", "b.seen"]
+    )  # fmt: skip
+    for act, error, match in (
+        (lambda: items.append(1), AttrError, "not a module, got int"),
+        (lambda: named.update({"x": None}), AttrError, "not a module, got NoneType"),
+        (lambda: named.update({"forward": Scale(1.0)}), AttrError, "is taken, got 'forward'"),
+        (lambda: items(Tensor([1.0])), NotImplementedError, "call of its items"),
+        (lambda: named(Tensor([1.0])), NotImplementedError, "call of its items"),
+        (lambda: named["a"], KeyError, "a"),
+    ):
+        with pytest.raises(error, match=match):
+            act()
+
+
+def test_a_trace_follows_a_list_of_modules() -> None:
+    class Net(M.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = M.ModuleList([Scale(2.0)])
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    net = Net()
+    run = trace(lambda x: net(x))
+    assert run(Tensor([1.0])).item() == 2
+    net.layers.append(Scale(5.0))
+    assert run(Tensor([1.0])).item() == 10
+    del net.layers[0]
+    assert run(Tensor([1.0])).item() == 5
 
 
 def test_loading_keeps_the_dtype_and_the_handle() -> None:
@@ -179,7 +268,7 @@ def test_sequential() -> None:
     named = M.Sequential(OrderedDict(a=parts[0], b=parts[1]))
     assert named.b is parts[1]
     assert [name for name, _ in named.named_parameters()] == ["a.factor", "b.factor"]
-    with pytest.raises(AttrError, match="no module"):
+    with pytest.raises(AttrError, match="not a module, got str"):
         M.Sequential(Scale(1.0), "relu")  # type: ignore[arg-type]
     with pytest.raises(AttrError, match="is taken"):
         M.Sequential(OrderedDict(forward=Scale(1.0)))

@@ -22,7 +22,15 @@ from .activation import (
     Tanh,
 )
 from .attention import MultiHeadAttention
-from .container import Concat, Elemwise, Identity, Sequential
+from .container import (
+    Concat,
+    Elemwise,
+    Flatten,
+    Identity,
+    ModuleDict,
+    ModuleList,
+    Sequential,
+)
 from .conv import Conv1d, Conv2d, Conv3d
 from .conv_transpose import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from .fused import (
@@ -44,11 +52,13 @@ from .module import Module
 from .norm import (
     BatchNorm1d,
     BatchNorm2d,
+    BatchNorm3d,
     GeneralNorm,
     GroupNorm,
     InstanceNorm,
     LayerNorm,
     LocalResponseNorm,
+    RMSNorm,
 )
 from .pooling import (
     AdaptiveAvgPool2d,
@@ -59,9 +69,11 @@ from .pooling import (
     PixelShuffle,
     SlidingWindow,
     SlidingWindowTranspose,
+    Upsample,
 )
-from .recurrent import LSTM, RNN, LSTMCell, RNNCell
+from .recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from .special_conv import DeformableConv2d, LocalConv2d, RegionRestrictedConv
+from .transformer import TransformerEncoder, TransformerEncoderLayer
 
 __all__ = [
     "AdaptiveAvgPool2d",
@@ -70,6 +82,7 @@ __all__ = [
     "BatchMatMulActivation",
     "BatchNorm1d",
     "BatchNorm2d",
+    "BatchNorm3d",
     "Concat",
     "Conv1d",
     "Conv2d",
@@ -89,9 +102,12 @@ __all__ = [
     "Elemwise",
     "ELU",
     "Embedding",
+    "Flatten",
     "GELU",
     "GeneralNorm",
     "GroupNorm",
+    "GRU",
+    "GRUCell",
     "Hardsigmoid",
     "Hardswish",
     "Identity",
@@ -110,6 +126,8 @@ __all__ = [
     "LSTMCell",
     "MaxPool2d",
     "Module",
+    "ModuleDict",
+    "ModuleList",
     "MultiHeadAttention",
     "Pad",
     "PixelShuffle",
@@ -118,6 +136,7 @@ __all__ = [
     "RegionRestrictedConv",
     "ReLU",
     "ReLU6",
+    "RMSNorm",
     "RNN",
     "RNNCell",
     "Sequential",
@@ -128,6 +147,9 @@ __all__ = [
     "Softmax",
     "Softplus",
     "Tanh",
+    "TransformerEncoder",
+    "TransformerEncoderLayer",
+    "Upsample",
 ]
 
 

@@ -1,13 +1,14 @@
-"""Modules that combine others or wrap one function: Sequential, Identity, Elemwise, Concat."""
+"""Modules that combine others or wrap one function: Sequential, lists, Elemwise, Concat."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from .. import functional as F
 from ..errors import AttrError
+from ..imperative.observe import note_read
 from ..imperative.tensor import Tensor
 from .module import Module
 
@@ -31,10 +32,7 @@ class Sequential(Module):
         else:
             items = ((str(index), module) for index, module in enumerate(args))
         for key, module in items:
-            if not isinstance(module, Module):
-                raise AttrError(
-                    f"Sequential: {key} is no module, got {type(module).__name__}, expected Module"
-                )
+            _module(f"Sequential: {key}", module)
             if hasattr(self, key):
                 raise AttrError(f"Sequential: the name of a layer is taken, got {key!r}")
             setattr(self, key, module)
@@ -54,11 +52,7 @@ class Sequential(Module):
         return module
 
     def __setitem__(self, index: int, module: Module) -> None:
-        if not isinstance(module, Module):
-            raise AttrError(
-                f"Sequential: not a module, got {type(module).__name__}, expected Module"
-            )
-        setattr(self, self.layer_keys[index], module)
+        setattr(self, self.layer_keys[index], _module("Sequential", module))
 
     def __delitem__(self, index: int | slice) -> None:
         keys = self.layer_keys[index] if isinstance(index, slice) else [self.layer_keys[index]]
@@ -77,6 +71,184 @@ class Sequential(Module):
         for module in self.layer_values:
             inputs = module(inputs)
         return inputs
+
+
+class ModuleList(Module):
+    """Hold modules in a list. A plain list as an attribute does as well; this one has a name.
+
+    Raises:
+        AttrError: where an item is no module.
+
+    >>> layers = ModuleList([Identity(), Identity()])
+    >>> layers.append(Concat())
+    >>> len(layers), type(layers[-1]).__name__
+    (3, 'Concat')
+    """
+
+    def __init__(self, modules: Iterable[Module] = (), **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._count = 0
+        self.extend(modules)
+
+    def _items(self) -> list[Module]:
+        note_read(self, "_structure")  # it is not called itself, where a trace would note it
+        return [getattr(self, str(index)) for index in range(self._count)]
+
+    def _fill(self, items: list[Module]) -> None:
+        """Hold other modules, each as an attribute named by its position."""
+        for index in range(len(items), self._count):
+            delattr(self, str(index))
+        for index, item in enumerate(items):
+            setattr(self, str(index), item)
+        self._count = len(items)
+
+    def append(self, module: Module) -> None:
+        """Put a module at the end."""
+        self.extend((module,))
+
+    def extend(self, modules: Iterable[Module]) -> None:
+        """Put modules at the end."""
+        self._fill(self._items() + [_module("ModuleList", module) for module in modules])
+
+    def insert(self, index: int, module: Module) -> None:
+        """Put a module before the one at ``index``."""
+        items = self._items()
+        items.insert(index, _module("ModuleList", module))
+        self._fill(items)
+
+    def __getitem__(self, index: int | slice) -> Any:
+        found = self._items()[index]
+        return ModuleList(found) if isinstance(found, list) else found
+
+    def __setitem__(self, index: int, module: Module) -> None:
+        items = self._items()
+        items[index] = _module("ModuleList", module)
+        self._fill(items)
+
+    def __delitem__(self, index: int | slice) -> None:
+        items = self._items()
+        del items[index]
+        self._fill(items)
+
+    def __len__(self) -> int:
+        return len(self._items())
+
+    def __iter__(self) -> Iterator[Module]:
+        return iter(self._items())
+
+    def forward(self, inputs: Any) -> Any:
+        """Refuse: a list says not what its modules do with inputs.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("ModuleList: is not run itself, expected a call of its items")
+
+
+class ModuleDict(Module):
+    """Hold modules by name. A plain dict as an attribute does as well; this one has a name.
+
+    Raises:
+        AttrError: where an item is no module, or its name that of an attribute.
+
+    >>> heads = ModuleDict({"a": Identity()})
+    >>> heads["b"] = Concat()
+    >>> list(heads.keys()), "b" in heads
+    (['a', 'b'], True)
+    """
+
+    def __init__(self, modules: Mapping[str, Module] | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._names: list[str] = []
+        self.update(modules or {})
+
+    def _keys(self) -> list[str]:
+        note_read(self, "_structure")
+        return self._names
+
+    def update(self, modules: Mapping[str, Module]) -> None:
+        """Put modules in under their names."""
+        for name, module in modules.items():
+            self[name] = module
+
+    def __getitem__(self, name: str) -> Module:
+        if name not in self._keys():
+            raise KeyError(name)
+        module: Module = getattr(self, name)
+        return module
+
+    def __setitem__(self, name: str, module: Module) -> None:
+        _module("ModuleDict", module)
+        if name not in self._names:
+            if hasattr(self, name):
+                raise AttrError(f"ModuleDict: the name of a module is taken, got {name!r}")
+            self._names.append(name)
+        setattr(self, name, module)
+
+    def __delitem__(self, name: str) -> None:
+        if name not in self._names:
+            raise KeyError(name)
+        delattr(self, name)
+        self._names.remove(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._keys()
+
+    def __len__(self) -> int:
+        return len(self._keys())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self._keys()))
+
+    def keys(self) -> Iterable[str]:
+        """Return the names."""
+        return tuple(self._keys())
+
+    def values(self) -> Iterable[Module]:
+        """Return the modules."""
+        return [self[name] for name in self._keys()]
+
+    def items(self) -> Iterable[tuple[str, Module]]:
+        """Return names and modules."""
+        return [(name, self[name]) for name in self._keys()]
+
+    def forward(self, inputs: Any) -> Any:
+        """Refuse: a dict says not what its modules do with inputs.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("ModuleDict: is not run itself, expected a call of its items")
+
+
+def _module(owner: str, value: Any) -> Module:
+    if not isinstance(value, Module):
+        raise AttrError(f"{owner}: not a module, got {type(value).__name__}, expected Module")
+    return value
+
+
+class Flatten(Module):
+    """Join axes into one.
+
+    Args:
+        start_axis, end_axis: the first and the last of the axes that are joined.
+
+    >>> Flatten()(F.ones((2, 3, 4))).shape
+    (2, 12)
+    """
+
+    def __init__(self, start_axis: int = 1, end_axis: int = -1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.start_axis = start_axis
+        self.end_axis = end_axis
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the tensor with the axes joined."""
+        result: Tensor = F.flatten(inputs, self.start_axis, self.end_axis)
+        return result
+
+    def _module_info_string(self) -> str:
+        return f"start_axis={self.start_axis}, end_axis={self.end_axis}"
 
 
 class Identity(Module):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,15 @@ Source = dict[str, Any] | Callable[[str, Tensor], "np.ndarray | None"]
 
 
 def load(
-    owner: str, tensors: dict[str, Tensor], source: Source, strict: bool
+    owner: str,
+    tensors: dict[str, Tensor],
+    source: Source,
+    strict: bool,
+    flat: Collection[str] = (),
 ) -> tuple[list[str], list[str]]:
     """Give tensors the values of a state dict; return missing and unexpected names.
+
+    ``flat`` names the tensors that take an array of another shape and as many elements.
 
     Raises:
         StateDictError: where names are missing or unexpected and ``strict`` is set, or a value
@@ -27,9 +34,11 @@ def load(
     for name, tensor in tensors.items():
         value = source(name, tensor) if callable(source) else source.get(name)
         if value is not None:
-            found[name] = value.numpy() if isinstance(value, Tensor) else np.asarray(value)
-    # A function that gives None leaves that tensor alone; a dict that lacks a name misses it.
-    missing = [] if callable(source) else [name for name in tensors if name not in found]
+            array = value.numpy() if isinstance(value, Tensor) else np.asarray(value)
+            shape = tuple(map(int, tensor.shape))
+            fits = name in flat and array.size == math.prod(shape)
+            found[name] = array.reshape(shape) if fits else array
+    missing = [name for name in tensors if name not in found]
     unexpected = [] if callable(source) else [name for name in source if name not in tensors]
     misshaped = [
         f"{name} got {format_shape(value.shape)}, expected {format_shape(tensors[name].shape)}"

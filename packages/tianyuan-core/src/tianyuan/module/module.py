@@ -54,6 +54,10 @@ class Module(metaclass=ABCMeta):
     def training(self, value: bool) -> None:
         self._training = bool(value)
 
+    # Whether loading takes an array of another shape but as many elements: MegEngine keeps what
+    # normalises as vectors, and (1, C, 1, 1) means the same as (C,).
+    _flat_state = False
+
     # Grows when a tensor or module that it holds is replaced, so that a trace notices.
     _structure = 0
 
@@ -254,16 +258,16 @@ class Module(metaclass=ABCMeta):
 
         Args:
             rst: the dict to add to; a new one if None.
-            prefix: what each name starts with, joined by a dot.
+            prefix: what is put before each name, as it is: ``"net."`` gives ``net.weight``.
         """
         result = OrderedDict() if rst is None else rst
-        for name, tensor in self._state_tensors(prefix):
-            result[name] = tensor if keep_var else tensor.numpy()
+        for name, tensor in self._state_tensors():
+            result[prefix + name] = tensor if keep_var else tensor.numpy()
         return result
 
-    def _state_tensors(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    def _state_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Walk what ``state_dict`` keeps; a subclass may leave something out."""
-        return self.named_tensors(prefix=prefix or None)
+        return self.named_tensors()
 
     def load_state_dict(
         self,
@@ -273,7 +277,8 @@ class Module(metaclass=ABCMeta):
         """Give parameters and buffers the values of a state dict.
 
         Args:
-            state_dict: arrays by name, or a function (name, tensor) -> array, None to leave it.
+            state_dict: arrays by name, or a function (name, tensor) -> array, None where it has
+                none. Weights of normalisations may have another shape of as many elements.
             strict: False lets names be missing or unexpected.
 
         Returns:
@@ -283,7 +288,9 @@ class Module(metaclass=ABCMeta):
             StateDictError: names everything missing, unexpected or of another shape; nothing has
                 been changed then.
         """
-        return load(type(self).__name__, dict(self._state_tensors()), state_dict, strict)
+        tensors = dict(self._state_tensors())
+        flat = {name for name, _, parent in walk(self) if parent._flat_state}
+        return load(type(self).__name__, tensors, state_dict, strict, flat)
 
     def _module_info_string(self) -> str:
         """Return what a subclass wants its printed form to say."""

@@ -32,6 +32,7 @@ class _BatchNorm(Module):
     """
 
     _ranks: tuple[int, ...] = ()
+    _flat_state = True
 
     def __init__(
         self,
@@ -123,6 +124,17 @@ class BatchNorm2d(_BatchNorm):
     _ranks = (4,)
 
 
+class BatchNorm3d(_BatchNorm):
+    """Normalise the channels of (N, C, D, H, W); see ``BatchNorm2d``.
+
+    >>> from tianyuan import functional as F
+    >>> BatchNorm3d(2)(F.ones((1, 2, 2, 2, 2))).shape
+    (1, 2, 2, 2, 2)
+    """
+
+    _ranks = (5,)
+
+
 class LayerNorm(Module):
     """Normalise over the last axes; weight and bias have their shape.
 
@@ -131,6 +143,8 @@ class LayerNorm(Module):
         eps: added to the variance.
         affine: whether weight and bias are learned.
     """
+
+    _flat_state = True
 
     def __init__(
         self,
@@ -162,6 +176,58 @@ class LayerNorm(Module):
         return f"normalized_shape={self.normalized_shape}, eps={self.eps}, affine={self.affine}"
 
 
+class RMSNorm(Module):
+    """Divide by the root mean square over the last axes (Zhang and Sennrich 2019).
+
+    y = x / sqrt(mean(x^2) + eps) * weight, with a weight of the last axes' shape.
+
+    Args:
+        normalized_shape: extents of the last axes; an int for one.
+        eps: added to the mean.
+        affine: whether a weight is learned.
+
+    >>> RMSNorm(2, eps=0.0)(Tensor([[3.0, 4.0]])).numpy().round(3)
+    array([[0.849, 1.131]], dtype=float32)
+    """
+
+    _flat_state = True
+
+    def __init__(
+        self, normalized_shape: Any, eps: float = 1e-6, affine: bool = True, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        given = normalized_shape
+        self.normalized_shape = tuple(given) if isinstance(given, (tuple, list)) else (given,)
+        self.eps = eps
+        self.affine = affine
+        self.weight = Parameter(np.ones(self.normalized_shape, np.float32)) if affine else None
+
+    def reset_parameters(self) -> None:
+        """Set the weight to one."""
+        if self.weight is not None:
+            init.ones_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the normalised input, of its shape.
+
+        Raises:
+            ShapeError: where the input does not end in the normalised shape.
+        """
+        last = len(self.normalized_shape)
+        if tuple(map(int, x.shape[-last:])) != self.normalized_shape:
+            raise ShapeError(
+                f"RMSNorm: input does not fit, got {format_shape(x.shape)}, expected it to end in "
+                f"{format_shape(self.normalized_shape)}"
+            )
+        axes = tuple(range(x.ndim - last, x.ndim))
+        scale = F.sqrt(F.mean(x * x, axes, keepdims=True) + self.eps)
+        result: Tensor = x / scale
+        return result if self.weight is None else result * self.weight
+
+    def _module_info_string(self) -> str:
+        return f"normalized_shape={self.normalized_shape}, eps={self.eps}, affine={self.affine}"
+
+
 class GroupNorm(Module):
     """Normalise each group of channels of each sample of (N, C, ...).
 
@@ -174,6 +240,8 @@ class GroupNorm(Module):
     Raises:
         AttrError: where the groups do not divide the channels.
     """
+
+    _flat_state = True
 
     def __init__(
         self,
@@ -223,6 +291,8 @@ class InstanceNorm(Module):
         affine: whether weight and bias, (num_channels,), are learned.
     """
 
+    _flat_state = True
+
     def __init__(
         self, num_channels: int, eps: float = 1e-5, affine: bool = True, **kwargs: Any
     ) -> None:
@@ -258,6 +328,8 @@ class GeneralNorm(Module):
     Raises:
         AttrError: where there are not as many extents as axes.
     """
+
+    _flat_state = True
 
     def __init__(
         self,

@@ -157,6 +157,45 @@ class PixelShuffle(Module):
         return f"upscale_factor={self.upscale_factor}"
 
 
+class Upsample(Module):
+    """Resample images (N, C, H, W), or signals (N, C, L), to a size or by a factor.
+
+    Args:
+        size, scale_factor: one of both is given.
+        mode: ``nearest``, ``bilinear``, ``linear`` or ``bicubic``.
+        align_corners: whether the outermost samples lie on the outermost pixels.
+
+    >>> Upsample(scale_factor=2)(Tensor([[[[1.0, 2.0]]]])).numpy()[0, 0]
+    array([[1., 1., 2., 2.],
+           [1., 1., 2., 2.]], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        size: Any = None,
+        scale_factor: Any = None,
+        mode: str = "nearest",
+        align_corners: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.size = size
+        self.scale_factor = scale_factor
+        self.mode = mode
+        self.align_corners = align_corners
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """Return the resampled images."""
+        result: Tensor = F.vision.interpolate(
+            inp, self.size, self.scale_factor, self.mode, self.align_corners
+        )
+        return result
+
+    def _module_info_string(self) -> str:
+        given = f"size={self.size}" if self.size is not None else f"scale={self.scale_factor}"
+        return f"{given}, mode={self.mode}"
+
+
 class SlidingWindow(Module):
     """Gather windows of (N, C, H, W) into (N, C, OH, OW, KH, KW)."""
 

@@ -49,16 +49,16 @@ class _Cell(Module):
         """Return the state to start from, in the dtype of ``like``."""
         return like.full((batch, self.hidden_size), 0.0)
 
-    def _sums(self, inputs: Tensor, hidden: Tensor) -> Tensor:
+    def _maps(self, inputs: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the maps of the input and of the hidden state."""
         if inputs.ndim != 2 or int(inputs.shape[1]) != self.input_size:
             raise ShapeError(
                 f"{type(self).__name__}: input has the wrong shape, got "
                 f"{format_shape(inputs.shape)}, expected (batch, {self.input_size})"
             )
-        given = F.nn.linear(inputs, self.weight_ih, self.bias_ih)
-        kept = F.nn.linear(hidden, self.weight_hh, self.bias_hh)
-        result: Tensor = given + kept
-        return result
+        given: Tensor = F.nn.linear(inputs, self.weight_ih, self.bias_ih)
+        kept: Tensor = F.nn.linear(hidden, self.weight_hh, self.bias_hh)
+        return given, kept
 
     @abstractmethod
     def step(self, inputs: Tensor, state: State) -> State:
@@ -86,7 +86,8 @@ class RNNCell(_Cell):
 
     def step(self, inputs: Tensor, state: Tensor) -> Tensor:
         """Return the next hidden state."""
-        sums = self._sums(inputs, state)
+        given, kept = self._maps(inputs, state)
+        sums = given + kept
         result: Tensor = F.tanh(sums) if self.nonlinearity == "tanh" else F.nn.relu(sums)
         return result
 
@@ -115,9 +116,38 @@ class LSTMCell(_Cell):
     def step(self, inputs: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the next hidden and cell state."""
         hidden, cell = state
-        i, f, g, o = F.split(self._sums(inputs, hidden), 4, axis=1)
+        given, kept = self._maps(inputs, hidden)
+        i, f, g, o = F.split(given + kept, 4, axis=1)
         cell = F.nn.sigmoid(f) * cell + F.nn.sigmoid(i) * F.tanh(g)
         return F.nn.sigmoid(o) * F.tanh(cell), cell
+
+
+class GRUCell(_Cell):
+    """Take one step of a gated recurrent unit (Cho et al. 2014), as PyTorch computes it.
+
+    With (a_r, a_z, a_n) = W_ih x + b_ih and (h_r, h_z, h_n) = W_hh h + b_hh:
+    r = sigmoid(a_r + h_r), z = sigmoid(a_z + h_z), n = tanh(a_n + r h_n), h' = (1 - z) n + z h.
+
+    Args:
+        input_size, hidden_size: extents of x and h.
+        bias: whether there are biases.
+
+    >>> GRUCell(3, 4)(F.ones((2, 3))).shape
+    (2, 4)
+    """
+
+    _gates = 3
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
+        super().__init__(input_size, hidden_size, bias)
+
+    def step(self, inputs: Tensor, state: Tensor) -> Tensor:
+        """Return the next hidden state."""
+        given, kept = (F.split(part, 3, axis=1) for part in self._maps(inputs, state))
+        reset, update = (F.nn.sigmoid(given[gate] + kept[gate]) for gate in (0, 1))
+        new = F.tanh(given[2] + reset * kept[2])
+        result: Tensor = new + update * (state - new)
+        return result
 
 
 class _Recurrent(Module):
@@ -243,3 +273,15 @@ class LSTM(_Recurrent):
 
     def _make(self, input_size: int, bias: bool) -> LSTMCell:
         return LSTMCell(input_size, self.hidden_size, bias)
+
+
+class GRU(_Recurrent):
+    __doc__ = (_Recurrent.__doc__ or "").replace(
+        "Run layers of cells over time.", "Run layers of ``GRUCell`` over time.", 1
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+
+    def _make(self, input_size: int, bias: bool) -> GRUCell:
+        return GRUCell(input_size, self.hidden_size, bias)
