@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ import numpy as np
 
 from . import dtypes
 from .device import parse_device
-from .errors import DeviceError, ModelFormatError
+from .errors import AttrError, DeviceError, ModelFormatError
 from .graph.container import (
     Container,
     container_bytes,
@@ -41,20 +42,38 @@ _EXPECTED = (
 )
 
 
-def save(obj: Any, f: File) -> None:
+def save(
+    obj: Any,
+    f: File,
+    pickle_module: Any = pickle,
+    pickle_protocol: int = pickle.DEFAULT_PROTOCOL,
+) -> None:
     """Write a value to a file, in one step: a reader sees the old file or the whole new one.
 
     Args:
         obj: nested dict, OrderedDict, list, tuple, str, int, float, bool, None, numpy arrays and
             scalars, Tensors, and TracedModules; of these types exactly.
         f: path, or a file open for writing bytes.
+        pickle_module, pickle_protocol: MegEngine's; nothing is pickled, so another module than
+            ``pickle`` is refused, and the protocol has no effect.
 
     Raises:
+        AttrError: for another pickle module.
         TypeError: for anything else (a module: save its ``state_dict()``), before a byte is
             written. The message says where it stands.
         ValueError: where a collection holds itself or is nested more than 200 deep.
         OSError: where the file cannot be written; what was there before stays.
+
+    Example:
+        >>> import io
+        >>> import tianyuan as ty
+        >>> file = io.BytesIO()
+        >>> ty.save({"weight": ty.Tensor([1.0, 2.0]), "epoch": 3}, file)
+        >>> _ = file.seek(0)
+        >>> ty.load(file)["weight"].numpy().tolist()
+        [1.0, 2.0]
     """
+    _no_pickle("save", pickle_module)
     writer = _Writer()
     root = writer.encode(obj, "obj", ())
     graph = {"kind": _KIND, "version": _VERSION, "root": root}
@@ -66,19 +85,31 @@ def save(obj: Any, f: File) -> None:
             f.write(piece)
 
 
-def load(f: File, map_location: MapLocation = None) -> Any:
+def load(f: File, map_location: MapLocation = None, pickle_module: Any = pickle) -> Any:
     """Read a value that ``save`` wrote.
 
     Args:
         f: path, or a file open for reading bytes, which is read to its end.
         map_location: where tensors go: None for the device they lay on, the name of a device for
             all of them, or a mapping or function from the old device's name to the new one's.
+        pickle_module: MegEngine's; nothing is unpickled, so another than ``pickle`` is refused.
 
     Raises:
         FileNotFoundError, IsADirectoryError: where there is no such file.
         ModelFormatError: where the file is damaged, hostile or holds something else.
         DeviceError: where a tensor's device is not there.
+        AttrError: for another pickle module.
+
+    Example:
+        >>> import io
+        >>> import tianyuan as ty
+        >>> file = io.BytesIO()
+        >>> ty.save([ty.Tensor([1.0])], file)
+        >>> _ = file.seek(0)
+        >>> ty.load(file, map_location="cpux")[0].device
+        'cpu'
     """
+    _no_pickle("load", pickle_module)
     if isinstance(f, (str, os.PathLike)):
         container = read_container(f)
     else:
@@ -122,6 +153,12 @@ def register_codec(
         decode: ``decode(file, data, get)`` returns the value; ``get`` reads what ``put`` gave.
     """
     _codecs[tag] = _Codec(kind, encode, decode)
+
+
+def _no_pickle(what: str, module: Any) -> None:
+    if module is not pickle:
+        name = getattr(module, "__name__", type(module).__name__)
+        raise AttrError(f"{what}: nothing is pickled, got pickle_module={name}, expected pickle")
 
 
 class _Writer:
