@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from ..imperative.dispatch import user_line
 from ..imperative.state import state
 
@@ -19,8 +16,7 @@ class HostCode(BaseException):
         self.line = line
 
 
-@contextmanager
-def exclude_from_trace() -> Iterator[None]:
+class exclude_from_trace:
     """Mark a block of host code: values may be read and branched on in it.
 
     A program cannot hold such a block, nor what depends on it. So a traced function that comes to
@@ -43,9 +39,12 @@ def exclude_from_trace() -> Iterator[None]:
         ...     halve_until_small(ty.Tensor(5.0)).item()
         0.625
     """
-    if state.recorder is not None:
-        raise HostCode(user_line())
-    yield
+    def __enter__(self) -> None:
+        if state.recorder is not None:
+            raise HostCode(user_line())
+
+    def __exit__(self, *exc: object) -> None:
+        """Leave the block; nothing was changed on entering."""
 
 
 def is_tracing() -> bool:
