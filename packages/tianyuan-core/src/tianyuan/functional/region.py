@@ -106,9 +106,9 @@ def roi_align(
         share = elemwise.div(elemwise.add(numbers(count, image, "float32"), 0.5), float(count))
         axes.append(elemwise.add(start, elemwise.mul(size, share)))
     rows, columns = regions.shape[0], [v.shape[1] for v in axes]
-    grid = (rows, *columns)
-    y = reshape(broadcast_to(reshape(axes[0], (rows, columns[0], 1)), grid), (rows, -1))
-    x = reshape(broadcast_to(reshape(axes[1], (rows, 1, columns[1])), grid), (rows, -1))
+    grid, flat = (rows, *columns), (rows, columns[0] * columns[1])
+    y = reshape(broadcast_to(reshape(axes[0], (rows, columns[0], 1)), grid), flat)
+    x = reshape(broadcast_to(reshape(axes[1], (rows, 1, columns[1])), grid), flat)
     found = _region_samples(image, batch, y, x)
     apart = (rows, out[0], samples[0], out[1], samples[1], image.shape[1])
     pooled = (math.mean if mode == "average" else math.max)(reshape(found, apart), (2, 4))
