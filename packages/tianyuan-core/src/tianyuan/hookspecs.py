@@ -50,7 +50,7 @@ def tianyuan_compile(program: Program, device: str) -> Executable | str:  # type
 
 @hookspec
 def tianyuan_communicators() -> Mapping[str, Any]:  # type: ignore[empty-body]
-    """Return collective-communication back ends by name."""
+    """Return classes of communicators by name, see ``distributed.communicator``."""
 
 
 @hookspec

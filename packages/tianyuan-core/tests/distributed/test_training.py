@@ -97,6 +97,33 @@ def test_statistics_over_all_ranks_are_those_of_the_joined_batch(run):
     np.testing.assert_allclose(np.concatenate([first[3], second[3]]), inner / deviation)
 
 
+def test_sync_batch_norm_is_batch_norm_of_the_joined_batch(run):
+    x = rng.standard_normal((6, 3, 4), np.float32) * 2 + 1
+    weight = rng.standard_normal(x.shape, np.float32)
+
+    def normalised(norm, part, **options):
+        t, scale, bias = Tensor(x[part]), Tensor([1.0, 2.0, 3.0]), Tensor([0.5, 0.0, -1.0])
+        mean, var = Tensor(np.zeros(3)), Tensor(np.ones(3))
+        gm = GradManager().attach(t)
+        gm.attach([scale, bias], callbacks=[dist.make_allreduce_cb("sum")])
+        with gm:
+            y = norm(t, mean, var, scale, bias, training=True, **options)
+            gm.backward((y * Tensor(weight[part])).sum())
+        shared = (mean, var, scale.grad, bias.grad)
+        return [y.numpy(), t.grad.numpy(), *(value.numpy().ravel() for value in shared)]
+
+    def work():
+        part = slice(0, 2) if dist.get_rank() == 0 else slice(2, 6)
+        return normalised(F.nn.sync_batch_norm, part, group=dist.WORLD)
+
+    first, second = run(2, work)
+    expected = normalised(F.nn.batch_norm, slice(None))
+    for at, whole in enumerate(expected):
+        got = np.concatenate([first[at], second[at]]) if at < 2 else first[at]
+        np.testing.assert_allclose(got, whole, rtol=1e-4, atol=1e-5, err_msg=str(at))
+        assert at < 2 or np.array_equal(first[at], second[at])
+
+
 def test_random_numbers_differ_between_ranks_until_seeded(run):
     def work():
         own = ty.random.uniform(size=(4,)).numpy()
