@@ -380,3 +380,60 @@ def test_color_jitter_and_lighting() -> None:
 def test_wrong_values(make: Any) -> None:
     with pytest.raises(ValueError, match="wrong"):
         make()
+
+
+def test_shortest_edge_resize() -> None:
+    order = ("image", "boxes", "mask")
+    mask = np.arange(20 * 40).reshape(20, 40) % 7
+    sample = (np.zeros((20, 40, 3), np.uint8), np.array([[2.0, 4.0, 10.0, 20.0]]), mask)
+    sample = (*sample[:2], mask.astype(np.uint8))
+    image, boxes, small = T.ShortestEdgeResize(10, 100, order=order).apply(sample)
+    assert image.shape == (10, 20, 3)
+    np.testing.assert_allclose(boxes, [[1.0, 2.0, 5.0, 10.0]])
+    assert small.shape == (10, 20)
+    tall = np.zeros((40, 20, 3), np.uint8)
+    assert T.ShortestEdgeResize(30, 50).apply(tall).shape == (50, 25, 3)  # the longer side decides
+    np.random.seed(3)
+    ranged = T.ShortestEdgeResize((8, 12), 100)
+    chosen = T.ShortestEdgeResize((8, 12), 100, sample_style="choice")
+    assert {ranged.apply(tall).shape[1] for _ in range(60)} == {8, 9, 10, 11, 12}
+    assert {chosen.apply(tall).shape[1] for _ in range(40)} == {8, 12}
+    for arguments in ((0, 5), ((), 5), (5, 0), (5, 5, "even")):
+        with pytest.raises(ValueError, match="ShortestEdgeResize"):
+            T.ShortestEdgeResize(*arguments)
+
+
+def test_random_resize() -> None:
+    image = np.zeros((20, 40, 3), np.uint8)
+    np.random.seed(3)
+    shapes = {T.RandomResize((0.5, 1.5)).apply(image).shape for _ in range(50)}
+    assert len(shapes) > 10
+    assert all(10 <= h <= 30 and abs(w - 2 * h) <= 1 for h, w, _ in shapes)
+    boxed = T.RandomResize((0.5, 0.5), order=("image", "boxes"))
+    resized, boxes = boxed.apply((image, np.array([[0.0, 2.0, 4.0, 8.0]])))
+    assert resized.shape == (10, 20, 3)
+    np.testing.assert_allclose(boxes, [[0.0, 1.0, 2.0, 4.0]])
+    for wrong in ((0, 1), (2, 1)):
+        with pytest.raises(ValueError, match="scale_range is wrong"):
+            T.RandomResize(wrong)
+
+
+def test_transforms_of_pillow_images() -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    seen = []
+
+    def note(image: Any) -> Any:
+        seen.append((image.mode, image.size, image.getpixel((0, 0))))
+        return image
+
+    mirror = T.TorchTransformCompose([note, lambda i: i.transpose(pillow.FLIP_LEFT_RIGHT)])
+    image = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
+    result, label = mirror.apply((image, 5))
+    np.testing.assert_array_equal(result, image[:, ::-1], strict=True)
+    assert label == 5
+    assert seen == [("RGB", (4, 2), (2, 1, 0))]
+    grey = image[..., :1]
+    np.testing.assert_array_equal(mirror.apply(grey), grey[:, ::-1], strict=True)
+    np.testing.assert_array_equal(mirror.apply(grey[..., 0]), grey[:, ::-1, 0], strict=True)
+    last = T.TorchTransformCompose([lambda i: np.float32(i) / 2])
+    np.testing.assert_array_equal(last.apply(image), image[..., ::-1] / np.float32(2), strict=True)

@@ -44,6 +44,12 @@ class DataLoader:
         RuntimeError: from the iterator, with the worker's traceback, where a worker raised, died
             or took too long. All workers have ended then, as they have when the iterator is
             dropped.
+
+    >>> import numpy as np
+    >>> from tianyuan.data.dataset import ArrayDataset
+    >>> dataset = ArrayDataset(np.arange(3), np.array([5, 6, 7]))
+    >>> list(DataLoader(dataset, SequentialSampler(dataset, batch_size=2)))
+    [(array([0, 1]), array([5, 6])), (array([2]), array([7]))]
     """
 
     def __init__(

@@ -39,7 +39,14 @@ def bind_process_group(world_size_and_rank: Callable[[], tuple[int, int]]) -> No
 
 
 class Sampler(ABC):
-    """What gives a loader the indices of each batch, as one list after the other."""
+    """What gives a loader the indices of each batch, as one list after the other.
+
+    >>> class Evens(Sampler):
+    ...     def __iter__(self):
+    ...         yield [0, 2]
+    >>> list(Evens())
+    [[0, 2]]
+    """
 
     @abstractmethod
     def __iter__(self) -> Iterator[list[int]]:
@@ -71,6 +78,12 @@ class MapSampler(Sampler):
 
     Raises:
         ValueError: where a number is out of range.
+
+    >>> class Backwards(MapSampler):
+    ...     def sample(self):
+    ...         return range(len(self.dataset))[::-1]
+    >>> list(Backwards("abc", batch_size=2))
+    [[2, 1], [0]]
     """
 
     def __init__(
@@ -102,7 +115,11 @@ class MapSampler(Sampler):
 
     @abstractmethod
     def sample(self) -> Sequence[int]:
-        """Return the indices of one pass over all ranks."""
+        """Return the indices of one pass over all ranks.
+
+        >>> SequentialSampler("abc").sample()
+        range(0, 3)
+        """
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the random generator, and what a pass is divided by."""
@@ -133,6 +150,9 @@ class MapSampler(Sampler):
 
         Every rank gets the same number: with ``drop_last`` the rest is left out, otherwise the
         pass is filled up from its beginning.
+
+        >>> SequentialSampler("abc", world_size=2, rank=1).scatter([0, 1, 2])
+        [1, 0]
         """
         if self.drop_last:
             even = list(indices[: len(indices) // self.world_size * self.world_size])
@@ -143,7 +163,11 @@ class MapSampler(Sampler):
         return even[self.rank :: self.world_size]
 
     def batch(self) -> Iterator[list[int]]:
-        """Start a pass over this rank's batches."""
+        """Start a pass over this rank's batches.
+
+        >>> list(SequentialSampler("abc", 2).batch())
+        [[0, 1], [2]]
+        """
         indices = [int(index) for index in self.sample()]
         if self.world_size > 1:
             indices = self.scatter(indices)
@@ -162,7 +186,11 @@ class MapSampler(Sampler):
 
 
 class SequentialSampler(MapSampler):
-    """All samples, or those at ``indices``, in their order."""
+    """All samples, or those at ``indices``, in their order.
+
+    >>> list(SequentialSampler("abcde", batch_size=2, drop_last=True))
+    [[0, 1], [2, 3]]
+    """
 
     def __init__(
         self,
@@ -178,12 +206,20 @@ class SequentialSampler(MapSampler):
         self.num_samples = len(self.indices)
 
     def sample(self) -> Sequence[int]:
-        """Return the indices in their order."""
+        """Return the indices in their order.
+
+        >>> SequentialSampler("abc", indices=[2, 0]).sample()
+        [2, 0]
+        """
         return self.indices
 
 
 class RandomSampler(MapSampler):
-    """All samples, or those at ``indices``, in an order drawn anew for each pass."""
+    """All samples, or those at ``indices``, in an order drawn anew for each pass.
+
+    >>> list(RandomSampler("abcd", 2, seed=1)) == list(RandomSampler("abcd", 2, seed=1))
+    True
+    """
 
     def __init__(
         self,
@@ -200,7 +236,11 @@ class RandomSampler(MapSampler):
         self.num_samples = len(self.indices)
 
     def sample(self) -> Sequence[int]:
-        """Return a permutation of the indices."""
+        """Return a permutation of the indices.
+
+        >>> sorted(RandomSampler("abcd").sample())
+        [0, 1, 2, 3]
+        """
         order = self.rng.permutation(len(self.indices))
         return [self.indices[position] for position in order.tolist()]
 
@@ -210,6 +250,9 @@ class ReplacementSampler(MapSampler):
 
     Raises:
         ValueError: where the weights are not one finite number of at least 0 per sample.
+
+    >>> list(ReplacementSampler("abc", 2, num_samples=4, weights=[0, 1, 0]))
+    [[1, 1], [1, 1]]
     """
 
     def __init__(
@@ -239,25 +282,41 @@ class ReplacementSampler(MapSampler):
                 )
 
     def sample(self) -> Sequence[int]:
-        """Return ``num_samples`` indices, drawn with replacement."""
+        """Return ``num_samples`` indices, drawn with replacement.
+
+        >>> len(ReplacementSampler("abc", num_samples=5).sample())
+        5
+        """
         share = None if self.weights is None else self.weights / self.weights.sum()
         drawn: list[int] = self.rng.choice(len(self.dataset), self.num_samples, p=share).tolist()
         return drawn
 
 
 class StreamSampler(Sampler):
-    """How many samples of a ``StreamDataset`` make up a batch; a pass has no end of its own."""
+    """How many samples of a ``StreamDataset`` make up a batch; a pass has no end of its own.
+
+    >>> StreamSampler(batch_size=3).batch_size
+    3
+    """
 
     def __init__(self, batch_size: int = 1) -> None:
         super().__init__()
         self.batch_size = _positive("batch_size", batch_size)
 
     def sample(self) -> Iterator[int]:
-        """Count the samples, from 0 on."""
+        """Count the samples, from 0 on.
+
+        >>> next(StreamSampler().sample())
+        0
+        """
         return count()
 
     def batch(self) -> Iterator[list[int]]:
-        """Give the numbers of each batch's samples, without end."""
+        """Give the numbers of each batch's samples, without end.
+
+        >>> next(StreamSampler(3).batch())
+        [0, 1, 2]
+        """
         for start in count(0, self.batch_size):
             yield list(range(start, start + self.batch_size))
 
@@ -270,6 +329,10 @@ class Infinite(Sampler):
 
     Raises:
         ValueError: on use, where a pass of the sampler is empty.
+
+    >>> batches = iter(Infinite(SequentialSampler("ab", 2)))
+    >>> next(batches), next(batches)
+    ([0, 1], [0, 1])
     """
 
     def __init__(self, sampler: Sampler) -> None:
@@ -285,7 +348,12 @@ class Infinite(Sampler):
         self.sampler.load_state_dict(state_dict)
 
     def sample(self) -> Iterator[int]:
-        """Give the indices of all batches, without end."""
+        """Give the indices of all batches, without end.
+
+        >>> from itertools import islice
+        >>> list(islice(Infinite(SequentialSampler("ab")).sample(), 5))
+        [0, 1, 0, 1, 0]
+        """
         for batch in self:
             yield from batch
 

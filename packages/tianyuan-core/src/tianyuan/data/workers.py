@@ -63,7 +63,11 @@ _info: WorkerInfo | None = None
 
 
 def get_worker_info() -> WorkerInfo | None:
-    """Return what is known of this worker process, or None in any other process."""
+    """Return what is known of this worker process, or None in any other process.
+
+    >>> get_worker_info() is None  # outside of a worker
+    True
+    """
     return _info
 
 

@@ -27,6 +27,9 @@ class RNG:
     Args:
         seed: any int from 0 to 2**64 - 1; taken from the system if None.
         device: where the numbers lie, the default device if None.
+
+    >>> RNG(seed=3).uniform(size=(2, 2)).shape
+    (2, 2)
     """
 
     def __init__(self, seed: int | None = None, device: str | None = None) -> None:
@@ -40,15 +43,29 @@ class RNG:
         return made
 
     def seed(self, seed: int) -> None:
-        """Start the stream of a seed anew."""
+        """Start the stream of a seed anew.
+
+        >>> rng = RNG(1); first = rng.uniform().item(); rng.seed(1)
+        >>> rng.uniform().item() == first
+        True
+        """
         self._generator.seed(seed)
 
     def get_state(self) -> dict[str, int]:
-        """Return what a checkpoint needs to continue the stream: seed and offset."""
+        """Return what a checkpoint needs to continue the stream: seed and offset.
+
+        >>> sorted(RNG(1).get_state())
+        ['offset', 'seed']
+        """
         return self._generator.get_state()
 
     def set_state(self, value: dict[str, int]) -> None:
-        """Continue from what ``get_state`` returned."""
+        """Continue from what ``get_state`` returned.
+
+        >>> rng = RNG(1); state = rng.get_state(); first = rng.normal().item()
+        >>> rng.set_state(state); rng.normal().item() == first
+        True
+        """
         self._generator.set_state(value)
 
     def _draw(self, op: str, shape: shapes.Shape, dtype: str = "float32") -> Tensor:
@@ -56,14 +73,23 @@ class RNG:
         return drawn if self._device is None else drawn.to(self._device)
 
     def uniform(self, low: float = 0, high: float = 1, size: Size = None) -> Tensor:
-        """Draw float32 numbers evenly from low <= x < high; a scalar without ``size``."""
+        """Draw float32 numbers evenly from low <= x < high; a scalar without ``size``.
+
+        >>> drawn = RNG(0).uniform(2, 3, size=(100,)).numpy()
+        >>> bool((drawn >= 2).all() and (drawn < 3).all())
+        True
+        """
         drawn = self._draw("philox_uniform", _shape("uniform", size))
         if low == 0 and high == 1:
             return drawn
         return elemwise.add(elemwise.mul(drawn, high - low), low)
 
     def normal(self, mean: float = 0, std: float = 1, size: Size = None) -> Tensor:
-        """Draw float32 numbers from a normal distribution; a scalar without ``size``."""
+        """Draw float32 numbers from a normal distribution; a scalar without ``size``.
+
+        >>> RNG(0).normal(10, 0.001, size=(3,)).numpy().round()
+        array([10., 10., 10.], dtype=float32)
+        """
         drawn = self._draw("philox_normal", _shape("normal", size))
         if mean == 0 and std == 1:
             return drawn
@@ -73,6 +99,9 @@ class RNG:
         """Draw from the exponential distribution of density rate * exp(-rate * x).
 
         A tensor of rates gives one draw per rate, for each element of ``size``.
+
+        >>> bool(RNG(0).exponential(2.0, size=(100,)).numpy().min() >= 0)
+        True
         """
         shape, (scale,) = _parameters("exponential", size, rate)
         uniform = self._draw("philox_uniform", shape)
@@ -83,6 +112,9 @@ class RNG:
 
         Raises:
             AttrError: where n is not positive.
+
+        >>> sorted(RNG(0).permutation(5).tolist())
+        [0, 1, 2, 3, 4]
         """
         if isinstance(n, Operand) and len(n.shape) > 0:
             return self._shuffled(cast(Tensor, n))
@@ -109,6 +141,10 @@ class RNG:
 
         Raises:
             ShapeError: where the tensor is a scalar.
+
+        >>> from tianyuan import Tensor
+        >>> x = Tensor([3, 1, 2]); RNG(0).shuffle(x); sorted(x.tolist())
+        [1, 2, 3]
         """
         if tensor("shuffle", inp).ndim == 0:
             raise ShapeError("shuffle: a scalar has no rows, expected 1 dimension or more")
@@ -119,6 +155,9 @@ class RNG:
         """Draw from the gamma distribution with density x**(shape-1) * exp(-x/scale).
 
         Marsaglia and Tsang's rejection method, on the host; not offered inside a trace.
+
+        >>> RNG(0).gamma(2.0, 3.0, size=(4,)).shape
+        (4,)
         """
         extents, (shapes_, scales) = _parameters("gamma", size, shape, scale)
         _expect_positive("gamma", "shape", shapes_)
@@ -126,14 +165,23 @@ class RNG:
         return self._made(drawn * scales)
 
     def beta(self, alpha: Any, beta: Any, size: Size = None) -> Tensor:
-        """Draw from the beta distribution, on the host; not offered inside a trace."""
+        """Draw from the beta distribution, on the host; not offered inside a trace.
+
+        >>> RNG(0).beta(2.0, [1.0, 3.0], size=(4,)).shape
+        (4, 2)
+        """
         extents, (a, b) = _parameters("beta", size, alpha, beta)
         _expect_positive("beta", "alpha", a)
         _expect_positive("beta", "beta", b)
         return self._made(self._host("beta").beta(a, b, extents))
 
     def poisson(self, lam: Any, size: Size = None) -> Tensor:
-        """Draw counts, as float32, from the Poisson distribution; not offered inside a trace."""
+        """Draw counts, as float32, from the Poisson distribution; not offered inside a trace.
+
+        >>> drawn = RNG(0).poisson(4.0, size=(3,)).numpy()
+        >>> bool((drawn == drawn.round()).all())
+        True
+        """
         extents, (rate,) = _parameters("poisson", size, lam)
         if np.any(rate < 0):
             raise AttrError(f"poisson: lam must not be negative, got {rate.min()}")
@@ -149,6 +197,10 @@ class RNG:
 
         Raises:
             AttrError: where a row has fewer positive entries than samples without replacement.
+
+        >>> from tianyuan import Tensor
+        >>> RNG(0).multinomial(Tensor([0.0, 1.0]), 3, replacement=True).numpy()
+        array([1, 1, 1], dtype=int32)
         """
         weights = np.atleast_2d(tensor("multinomial", input).numpy().astype(np.float64))
         enough = replacement or (np.count_nonzero(weights, axis=1) >= num_samples).all()
@@ -218,20 +270,38 @@ multinomial: Callable[..., Tensor] = _default.multinomial
 
 
 def shuffle(inp: Tensor) -> None:
-    """Put the rows of a tensor in random order, in place."""
+    """Put the rows of a tensor in random order, in place.
+
+    >>> from tianyuan import Tensor
+    >>> x = Tensor([3, 1, 2]); shuffle(x); sorted(x.tolist())
+    [1, 2, 3]
+    """
     _default.shuffle(inp)
 
 
 def seed(seed: int) -> None:
-    """Start the default generator's stream of a seed anew; dropout draws from it too."""
+    """Start the default generator's stream of a seed anew; dropout draws from it too.
+
+    >>> seed(7); first = uniform().item(); seed(7); uniform().item() == first
+    True
+    """
     _default.seed(seed)
 
 
 def get_state() -> dict[str, int]:
-    """Return the default generator's seed and offset, for a checkpoint."""
+    """Return the default generator's seed and offset, for a checkpoint.
+
+    >>> seed(7); get_state()["seed"]
+    7
+    """
     return _default.get_state()
 
 
 def set_state(value: dict[str, int]) -> None:
-    """Continue the default generator from what ``get_state`` returned."""
+    """Continue the default generator from what ``get_state`` returned.
+
+    >>> state = get_state(); first = uniform().item()
+    >>> set_state(state); uniform().item() == first
+    True
+    """
     _default.set_state(value)

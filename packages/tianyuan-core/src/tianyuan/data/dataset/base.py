@@ -10,7 +10,16 @@ from typing import Any, NoReturn
 
 
 class Dataset(ABC):
-    """Samples by index; a sample is usually a tuple of arrays and numbers."""
+    """Samples by index; a sample is usually a tuple of arrays and numbers.
+
+    >>> class Squares(Dataset):
+    ...     def __getitem__(self, index):
+    ...         return index**2
+    ...     def __len__(self):
+    ...         return 3
+    >>> Squares()[2]
+    4
+    """
 
     @abstractmethod
     def __getitem__(self, index: int) -> Any:
@@ -22,7 +31,14 @@ class Dataset(ABC):
 
 
 class StreamDataset(Dataset):
-    """Samples in the order they arrive, without index and length."""
+    """Samples in the order they arrive, without index and length.
+
+    >>> class Lines(StreamDataset):
+    ...     def __iter__(self):
+    ...         yield from ("a", "b")
+    >>> list(Lines())
+    ['a', 'b']
+    """
 
     @abstractmethod
     def __iter__(self) -> Iterator[Any]:
@@ -40,6 +56,9 @@ class ArrayDataset(Dataset):
 
     Raises:
         ValueError: where no array is given or their lengths differ.
+
+    >>> ArrayDataset([1, 2], ["a", "b"])[1]
+    (2, 'b')
     """
 
     def __init__(self, *arrays: Any) -> None:
@@ -63,6 +82,9 @@ class ConcatDataset(Dataset):
 
     Raises:
         ValueError: where no dataset is given or one is a ``StreamDataset``.
+
+    >>> ConcatDataset([ArrayDataset([1, 2]), ArrayDataset([3])])[2]
+    (3,)
     """
 
     def __init__(self, datasets: Iterable[Dataset]) -> None:

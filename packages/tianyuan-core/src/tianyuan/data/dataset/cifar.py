@@ -29,6 +29,14 @@ class CIFAR10(VisionDataset):
     Raises:
         FileNotFoundError: where a file is missing.
         ValueError: where a file is damaged.
+
+    >>> import pathlib, tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = pathlib.Path(folder.name, "test_batch.bin")
+    >>> _ = path.write_bytes(bytes([7]) + bytes(3072))
+    >>> image, label = CIFAR10(folder.name, train=False)[0]
+    >>> image.shape, label
+    ((32, 32, 3), 7)
     """
 
     name = "CIFAR10"
@@ -103,6 +111,13 @@ class CIFAR100(CIFAR10):
     """Photographs of 32 x 32 pixels in a hundred classes; see ``CIFAR10``.
 
     The folder holds ``cifar-100-binary`` or ``cifar-100-python``; labels are the fine ones.
+
+    >>> import pathlib, tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = pathlib.Path(folder.name, "test.bin")
+    >>> _ = path.write_bytes(bytes([2, 42]) + bytes(3072))
+    >>> CIFAR100(folder.name, train=False)[0][1]
+    42
     """
 
     name = "CIFAR100"

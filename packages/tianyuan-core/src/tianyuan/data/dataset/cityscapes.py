@@ -33,6 +33,9 @@ class Cityscapes(VisionDataset):
     Raises:
         FileNotFoundError: where a folder is missing.
         ValueError: where ``mode``, ``image_set`` or ``order`` is wrong.
+
+    >>> Cityscapes.class_names[13], Cityscapes.class_ids[13]
+    ('car', 26)
     """
 
     supported_order: tuple[str, ...] = ("image", "mask", "info")

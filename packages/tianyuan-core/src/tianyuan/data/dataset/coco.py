@@ -40,6 +40,14 @@ class COCO(VisionDataset):
     Raises:
         FileNotFoundError: where the annotations are missing.
         ValueError: where they are not in COCO's form, or ``order`` is wrong.
+
+    >>> import pathlib, tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = pathlib.Path(folder.name, "annotations.json")
+    >>> names = '"categories": [{"id": 3, "name": "cat"}]'
+    >>> _ = path.write_text('{"images": [], "annotations": [], ' + names + "}")
+    >>> COCO(folder.name, path, order=("image", "boxes")).class_names
+    ('cat',)
     """
 
     supported_order: tuple[str, ...] = ("image", "boxes", "boxes_category", "keypoints", "info")
@@ -109,7 +117,11 @@ class COCO(VisionDataset):
 
 
 class Objects365(COCO):
-    """Photographs with boxes of 365 classes, in COCO's form; see ``COCO``."""
+    """Photographs with boxes of 365 classes, in COCO's form; see ``COCO``.
+
+    >>> "keypoints" in Objects365.supported_order
+    False
+    """
 
     supported_order: tuple[str, ...] = ("image", "boxes", "boxes_category", "info")
 

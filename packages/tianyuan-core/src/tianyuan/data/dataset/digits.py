@@ -22,6 +22,9 @@ class Digits(Dataset):
 
     Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine
     Learning Repository, 1998, https://doi.org/10.24432/C50P49, CC BY 4.0 (``digits.LICENSE.md``).
+
+    >>> len(Digits()), len(Digits(train=False)), Digits()[0][0].shape
+    (1437, 360, (8, 8, 1))
     """
 
     def __init__(self, train: bool = True) -> None:

@@ -30,6 +30,15 @@ class ImageFolder(VisionDataset):
 
     Raises:
         FileNotFoundError: where there is no such folder, or no image in it.
+
+    >>> import pathlib, tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> for name in ("dog/1.png", "cat/2.png"):
+    ...     path = pathlib.Path(folder.name, name)
+    ...     path.parent.mkdir(parents=True)
+    ...     path.touch()
+    >>> ImageFolder(folder.name).classes
+    ['cat', 'dog']
     """
 
     def __init__(
@@ -77,6 +86,15 @@ class ImageNet(ImageFolder):
 
     Raises:
         FileNotFoundError: as ``ImageFolder``.
+
+    >>> import pathlib, tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> for name in ("dog/1.png", "cat/2.png"):
+    ...     path = pathlib.Path(folder.name, "val", name)
+    ...     path.parent.mkdir(parents=True)
+    ...     path.touch()
+    >>> ImageNet(folder.name, train=False).classes
+    ['cat', 'dog']
     """
 
     def __init__(

@@ -27,6 +27,13 @@ def read_idx(path: str | os.PathLike[str], ndim: int) -> np.ndarray:
     Raises:
         FileNotFoundError: where there is no such file.
         ValueError: where the file is no IDX file of that rank, or is cut or too long.
+
+    >>> import pathlib, tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = pathlib.Path(folder.name, "labels")
+    >>> _ = path.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 2, 5, 9]))
+    >>> read_idx(path, 1)
+    array([5, 9], dtype=uint8)
     """
     name = os.fspath(path)
     opener = gzip.open if name.endswith(".gz") else open
@@ -74,6 +81,16 @@ class MNIST(VisionDataset):
     Raises:
         FileNotFoundError: where a file is missing.
         ValueError: where a file is damaged or the files do not belong together.
+
+    >>> import pathlib, tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> root = pathlib.Path(folder.name)
+    >>> head = bytes([0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 28, 0, 0, 0, 28])
+    >>> _ = (root / "t10k-images-idx3-ubyte").write_bytes(head + bytes(28 * 28))
+    >>> _ = (root / "t10k-labels-idx1-ubyte").write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 1, 4]))
+    >>> image, label = MNIST(root, train=False)[0]
+    >>> image.shape, label
+    ((28, 28, 1), 4)
     """
 
     def __init__(

@@ -30,6 +30,16 @@ class VisionDataset(Dataset):
 
     Raises:
         ValueError: where a name is unknown.
+
+    >>> class Black(VisionDataset):
+    ...     def __getitem__(self, index):
+    ...         return self.fields(index)
+    ...     def __len__(self):
+    ...         return 1
+    ...     def field(self, index, name):
+    ...         return f"{name} of {index}"
+    >>> Black("folder", order=("image", "info"))[0]
+    ('image of 0', 'info of 0')
     """
 
     supported_order: tuple[str, ...] = (

@@ -36,6 +36,9 @@ class PascalVOC(VisionDataset):
     Raises:
         FileNotFoundError: where folder or list are missing.
         ValueError: where ``order`` is wrong, or, on use, an annotation.
+
+    >>> PascalVOC.class_names[14]
+    'person'
     """
 
     supported_order: tuple[str, ...] = ("image", "boxes", "boxes_category", "mask", "info")

@@ -8,7 +8,14 @@ from typing import Any
 
 
 class Transform(ABC):
-    """What a loader applies to samples before they are put together."""
+    """What a loader applies to samples before they are put together.
+
+    >>> class Negate(Transform):
+    ...     def apply(self, input):
+    ...         return -input
+    >>> Negate().apply_batch([1, 2])
+    [-1, -2]
+    """
 
     def apply_batch(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """Return the transformed samples of a batch."""
@@ -20,7 +27,11 @@ class Transform(ABC):
 
 
 class PseudoTransform(Transform):
-    """The transform that changes nothing."""
+    """The transform that changes nothing.
+
+    >>> PseudoTransform().apply(3)
+    3
+    """
 
     def apply(self, input: Any) -> Any:
         """Return the sample itself."""

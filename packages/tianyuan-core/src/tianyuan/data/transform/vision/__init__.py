@@ -19,11 +19,14 @@ from .geometry import (
     Pad,
     RandomCrop,
     RandomHorizontalFlip,
+    RandomResize,
     RandomResizedCrop,
     RandomVerticalFlip,
     Resize,
+    ShortestEdgeResize,
     ToMode,
 )
+from .pillow import TorchTransformCompose
 
 __all__ = [
     "BrightnessTransform",
@@ -38,11 +41,14 @@ __all__ = [
     "Pad",
     "RandomCrop",
     "RandomHorizontalFlip",
+    "RandomResize",
     "RandomResizedCrop",
     "RandomVerticalFlip",
     "Resize",
     "SaturationTransform",
+    "ShortestEdgeResize",
     "ToMode",
+    "TorchTransformCompose",
     "VisionTransform",
     "functional",
 ]

@@ -22,7 +22,12 @@ _ImageFunction = Callable[..., np.ndarray]
 
 
 def wrap_keepdims(func: _ImageFunction) -> _ImageFunction:
-    """Let a function that drops the channel axis of a one-channel image keep it."""
+    """Let a function that drops the channel axis of a one-channel image keep it.
+
+    >>> import numpy as np
+    >>> wrap_keepdims(lambda image: image[..., 0])(np.zeros((2, 3, 1))).shape
+    (2, 3, 1)
+    """
 
     @wraps(func)
     def wrapper(image: np.ndarray, *args: Any, **kwargs: Any) -> np.ndarray:
@@ -46,6 +51,10 @@ def to_gray(image: np.ndarray) -> np.ndarray:
 
     Raises:
         ValueError: where the image does not have three channels.
+
+    >>> import numpy as np
+    >>> to_gray(np.array([[[0, 255, 0]]], np.uint8))
+    array([[[150]]], dtype=uint8)
     """
     _check_image("to_gray", image, 3)
     return as_dtype_of(image, image @ _BGR_TO_GRAY)
@@ -56,6 +65,10 @@ def to_bgr(image: np.ndarray) -> np.ndarray:
 
     Raises:
         ValueError: where the image has several channels.
+
+    >>> import numpy as np
+    >>> to_bgr(np.array([[7]], np.uint8))
+    array([[[7, 7, 7]]], dtype=uint8)
     """
     grey = image[..., np.newaxis] if image.ndim == 2 else image
     _check_image("to_bgr", grey, 1)
@@ -72,6 +85,10 @@ def pad(input: np.ndarray, size: int | Sequence[int], value: float | Sequence[fl
 
     Raises:
         ValueError: where size is none of these or negative.
+
+    >>> import numpy as np
+    >>> pad(np.ones((1, 1), int), (0, 1), value=9)
+    array([[9, 1, 9]])
     """
     top, bottom, left, right = border(size)
     height, width = input.shape[:2]
@@ -95,7 +112,12 @@ def border(size: int | Sequence[int]) -> tuple[int, int, int, int]:
 
 
 def flip(image: np.ndarray, flipCode: int) -> np.ndarray:
-    """Mirror an image: left to right for code > 0, upside down for 0, both for code < 0."""
+    """Mirror an image: left to right for code > 0, upside down for 0, both for code < 0.
+
+    >>> import numpy as np
+    >>> flip(np.array([[1, 2]]), 1)
+    array([[2, 1]])
+    """
     if flipCode > 0:
         return np.ascontiguousarray(image[:, ::-1])
     return np.ascontiguousarray(image[::-1, ::-1] if flipCode < 0 else image[::-1])
@@ -115,6 +137,11 @@ def resize(input: np.ndarray, size: Sequence[int], interpolation: int = INTER_LI
     Raises:
         ValueError: where size, interpolation or dtype is none of these.
         ImportError: where neither library is installed.
+
+    >>> import numpy as np
+    >>> resize(np.array([[1, 2]], np.uint8), (2, 2), INTER_NEAREST)
+    array([[1, 2],
+           [1, 2]], dtype=uint8)
     """
     height, width = (int(extent) for extent in size)
     if height <= 0 or width <= 0 or not input.size:

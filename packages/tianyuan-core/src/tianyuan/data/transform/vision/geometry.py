@@ -104,6 +104,96 @@ class Resize(VisionTransform):
         return F.resize(mask, self._target, F.INTER_NEAREST)
 
 
+class ShortestEdgeResize(Resize):
+    """Resize images so that the shorter side has a drawn length and the longer one a largest.
+
+    Args:
+        min_size: length of the shorter side; a range or several lengths to draw from.
+        max_size: largest length of the longer side, which outweighs ``min_size``.
+        sample_style: ``range`` draws an integer from the first to the last of ``min_size``,
+            ``choice`` one of its lengths.
+        interpolation: ``INTER_LINEAR`` and so on.
+
+    Raises:
+        ValueError: where an argument does not fit.
+
+    >>> import numpy as np
+    >>> ShortestEdgeResize(4, 6).apply(np.zeros((2, 4, 3), np.uint8)).shape
+    (3, 6, 3)
+    """
+
+    def __init__(
+        self,
+        min_size: Size,
+        max_size: int,
+        sample_style: str = "range",
+        interpolation: int = F.INTER_LINEAR,
+        *,
+        order: Order = None,
+    ) -> None:
+        super().__init__(1, interpolation, order=order)
+        sizes = tuple(min_size) if isinstance(min_size, Sequence) else (min_size,)
+        if sample_style not in ("range", "choice"):
+            raise ValueError(
+                f"ShortestEdgeResize: sample_style is unknown, got {sample_style!r}, expected "
+                "'range' or 'choice'"
+            )
+        if not sizes or min(sizes) < 1 or max_size < 1:
+            raise ValueError(
+                f"ShortestEdgeResize: sizes are wrong, got {min_size!r} and {max_size!r}, "
+                "expected lengths above 0"
+            )
+        self.min_size, self.max_size, self.sample_style = sizes, max_size, sample_style
+
+    def _draw(self, image: Any) -> None:
+        if self.sample_style == "range":
+            short = int(np.random.randint(self.min_size[0], self.min_size[-1] + 1))
+        else:
+            short = int(np.random.choice(self.min_size))
+        super()._draw(image)
+        height, width = self._source
+        scale = min(short / min(height, width), self.max_size / max(height, width))
+        self._target = max(1, round(height * scale)), max(1, round(width * scale))
+
+
+class RandomResize(Resize):
+    """Resize images by a factor drawn evenly from a range.
+
+    Args:
+        scale_range: (least, largest) factor.
+        interpolation: ``INTER_LINEAR`` and so on.
+
+    Raises:
+        ValueError: where the range is none.
+
+    >>> import numpy as np
+    >>> RandomResize((2, 2)).apply(np.zeros((2, 4, 3), np.uint8)).shape
+    (4, 8, 3)
+    """
+
+    def __init__(
+        self,
+        scale_range: Sequence[float],
+        interpolation: int = F.INTER_LINEAR,
+        *,
+        order: Order = None,
+    ) -> None:
+        super().__init__(1, interpolation, order=order)
+        least, largest = scale_range
+        if not 0 < least <= largest:
+            raise ValueError(
+                f"RandomResize: scale_range is wrong, got {scale_range!r}, expected two factors "
+                "above 0, the least first"
+            )
+        self.scale_range = (least, largest)
+
+    def _draw(self, image: Any) -> None:
+        super()._draw(image)
+        scale = np.random.uniform(*self.scale_range)
+        height, width = self._source
+        self._target = max(1, round(height * scale)), max(1, round(width * scale))
+
+
 class _Crop(VisionTransform):
     """Cut ``_size`` at (``_top``, ``_left``), which subclasses choose in ``_draw``."""
 
