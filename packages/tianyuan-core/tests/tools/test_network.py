@@ -254,8 +254,6 @@ def test_networks_do_not_mix() -> None:
 
 def test_inputs_are_checked() -> None:
     net, _, _ = small()
-    with pytest.raises(GraphError, match="has the name already, got 'x'"):
-        net.make_input_node((1,), "float32", name="x")
     with pytest.raises(AttrError, match="shape is not valid"):
         net.make_input_node((-1,), "float32")
     with pytest.raises(AttrError, match="device"):
@@ -335,6 +333,21 @@ def test_replace_vars_puts_preprocessing_before_the_input(lenet) -> None:
     assert [
         opr.name for opr in net.get_dep_oprs(net.dest_vars[0]) if opr.type == "Host2DeviceCopy"
     ] == ["image"]
+
+
+def test_an_input_is_replaced_by_another_of_its_name() -> None:
+    net, x, y = small()
+    other = net.make_input_node((4,), "int32", name="x")
+    net.replace_vars({x: other.astype("float32")})
+    assert net.get_var_by_name("x") is other
+    assert [opr.outputs[0] for opr in net.data_providers_filter] == [other]
+    ints = np.array([-3, -1, 0, 2], np.int32)
+    np.testing.assert_array_equal(run(net, x=ints), np.maximum(2 * ints + 1, 0))
+    twin = net.make_input_node((4,), "float32", name="x")
+    z = twin + y
+    net.add_output(z)
+    with pytest.raises(GraphError, match="two inputs have one name, got x"):
+        net.dump(io.BytesIO())
 
 
 def test_replace_vars_inserts_behind_a_variable_and_keeps_outputs_names() -> None:

@@ -11,7 +11,8 @@ import numpy as np
 from ..errors import GraphError
 from ..jit.model import Model
 from . import network_file as files
-from .network import Network, as_varnode, paired, replaced
+from .network import Network, as_varnode
+from .network_change import paired, replaced
 from .network_graph import to_graph
 from .network_node import ImmutableTensor, OpNode, VarNode, is_kind, kind_of, oprs_of
 

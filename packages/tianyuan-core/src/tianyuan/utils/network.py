@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import IO, Any
 
 import numpy as np
 
 from .. import dtypes, registry, shapes
 from ..errors import AttrError, GraphError
-from ..graph import passes
 from ..graph.container import Container, parse_container, read_container
-from ..graph.graph import Constant
-from ..graph.options import Options
+from ..jit.dumping import DumpResult
 from ..jit.model import read_graph
-from ..op import Op, TensorSpec
+from ..op import TensorSpec
 from . import network_file as files
+from .network_change import NetworkChanges
 from .network_filter import (
     NodeFilter,
     NodeFilterCheckType,
@@ -28,17 +27,14 @@ from .network_filter import (
     as_varnode,
     known_names,
 )
-from .network_graph import copies, from_graph, rebatch, redirected, rewire, to_graph
+from .network_graph import from_graph
 from .network_node import (
     Host2DeviceCopy,
-    ImmutableTensor,
     OpNode,
     VarNode,
-    class_of,
     oprs_of,
     set_symbolic_shape,
 )
-from .network_query import NetworkQueries
 
 __all__ = [
     "Network",
@@ -54,7 +50,7 @@ __all__ = [
 ]
 
 
-class Network(NetworkQueries):
+class Network(NetworkChanges):
     """The operators of a model, which can be looked at and changed before it is written again.
 
     Variables are tensors without data: operators and ``functional`` extend the network.
@@ -70,9 +66,6 @@ class Network(NetworkQueries):
 
     def __init__(self) -> None:
         super().__init__()
-        self._inputs: list[OpNode] = []
-        self._counts: dict[str, int] = {}
-        self._taken: set[str] = set()  # names of operators
         self._metadata: dict[str, Any] = {}
 
     @classmethod
@@ -84,6 +77,13 @@ class Network(NetworkQueries):
         Args:
             model_path: a ``.tym`` file, or a binary stream that holds one.
             outspec: names of variables that shall be the outputs, in place of the file's.
+
+        >>> import io
+        >>> net, stream = Network(), io.BytesIO()
+        >>> net.add_output(-net.make_input_node((2,), "float32", name="x"))
+        >>> _ = net.dump(stream)
+        >>> Network.load(io.BytesIO(stream.getvalue())).dest_vars
+        [VarNode('neg_0': float32(2,))]
 
         Raises:
             ModelFormatError: where it is damaged.
@@ -101,18 +101,8 @@ class Network(NetworkQueries):
 
     def _take(self, container: Container) -> None:
         graph, names = read_graph(container)
-        for value in graph.inputs:
-            self.fresh(value.name, exact=True)
-        oprs, outputs = from_graph(self, graph)
-        sources = {var.name: var.owner for opr in oprs for var in opr.inputs} | {
-            var.name: var.owner for var in outputs
-        }
-        for value in graph.inputs:
-            opr = sources.get(value.name)
-            if not isinstance(opr, Host2DeviceCopy):
-                opr = Host2DeviceCopy(self, value.name, specs=(value.spec,))
-            self._inputs.append(opr)
-            self._kept.append(opr.outputs[0])
+        known = {value: self._input(value.spec, value.name) for value in graph.inputs}
+        oprs, outputs = from_graph(self, graph, known)
         self._metadata = files.read_extra(container, oprs)
         self._taken.update(opr.name for opr in oprs)
         seen: set[VarNode] = set()
@@ -135,42 +125,11 @@ class Network(NetworkQueries):
             f"expected one of {known_names(self.all_vars)}"
         )
 
-    # What it extends by.
-
-    def fresh(self, name: str, exact: bool = False) -> str:
-        """Return a name that no operator has been given yet; as it is where ``exact`` and free."""
-        found = name if exact else ""
-        while not found or found in self._taken:
-            count = self._counts.get(name, 0)
-            self._counts[name] = count + 1
-            found = f"{name}_{count}"
-        self._taken.add(found)
-        return found
-
-    def apply(self, op: Op, datas: Sequence[Any], attrs: Any) -> list[VarNode]:
-        """Apply an op to variables of this network and arrays, which become constants.
-
-        Raises:
-            GraphError: where a variable belongs to another network.
-            ShapeError, DTypeError, AttrError: where the op refuses them.
-        """
-        inputs = [self._mine(d) if isinstance(d, VarNode) else self._const(d) for d in datas]
-        op.check_count(len(inputs))
-        specs = op.infer(tuple(var._spec for var in inputs), attrs)
-        return class_of(op)(self, self.fresh(op.name), op, attrs, inputs, specs).outputs
-
-    def _mine(self, var: VarNode) -> VarNode:
-        if var.graph is not self:
-            raise GraphError(f"network: a variable belongs to another network, got {var.name!r}")
-        return var
-
-    def _const(self, data: Any, name: str = "const", exact: bool = False) -> VarNode:
-        array = np.array(data, order="C")
-        title = self.fresh(name, exact)
-        return ImmutableTensor(self, title, Constant(array, title)).outputs[0]
-
     def make_const(self, data: Any, name: str | None = None, device: Any = None) -> VarNode:
         """Make a constant; Python floats arrive as float32, as in ``Tensor``.
+
+        >>> Network().make_const([1.5, 2.5], name="c")
+        VarNode('c': float32(2,))
 
         Raises:
             DTypeError: for data that is not numeric.
@@ -187,28 +146,39 @@ class Network(NetworkQueries):
     ) -> VarNode:
         """Make an input; a name in place of an extent declares a dynamic dimension.
 
+        It may have the name of an input that it will replace.
+
+        >>> Network().make_input_node(("batch", 3), "float32", name="x")
+        VarNode('x': float32(batch, 3))
+
         Raises:
             AttrError: for another device than the host, or an extent that is none.
-            GraphError: where the name is taken by another input.
         """
         _check_device("make_input_node", device)
-        if name is not None and any(opr.name == name for opr in self._inputs):
-            raise GraphError(f"make_input_node: an input has the name already, got {name!r}")
         if not all(isinstance(n, str) or (isinstance(n, int) and int(n) >= 0) for n in shape):
             raise AttrError(
                 f"make_input_node: shape is not valid, got {tuple(shape)}, expected sizes and names"
             )
         # Two is a size at which nothing broadcasts by accident.
         extents = tuple(shapes.Dim(2, n) if isinstance(n, str) else n for n in shape)
-        spec = TensorSpec(extents, dtypes.as_dtype(dtype))
+        return self._input(TensorSpec(extents, dtypes.as_dtype(dtype)), name)
+
+    def _input(self, spec: TensorSpec, name: str | None) -> VarNode:
         title = self.fresh(name or "input", name is not None)
         opr = Host2DeviceCopy(self, title, specs=(spec,))
+        [var] = opr.outputs
+        var.name = name or ""
         self._inputs.append(opr)
-        self._kept.append(opr.outputs[0])
-        return opr.outputs[0]
+        self._kept.append(var)
+        return var
 
     def add_dep_oprs(self, *vars: Any) -> list[OpNode]:
-        """Bring what variables depend on into the network; return those operators."""
+        """Bring what variables depend on into the network; return those operators.
+
+        >>> net = Network()
+        >>> [opr.type for opr in net.add_dep_oprs(-net.make_const(1.0))]
+        ['ImmutableTensor', 'neg']
+        """
         found = [self._mine(as_varnode(var)) for var in vars]
         self._kept += found
         return oprs_of(found)
@@ -222,6 +192,11 @@ class Network(NetworkQueries):
 
     def add_output(self, *vars: VarNode) -> None:
         """Make variables outputs, under their names; those that are so already stay.
+
+        >>> net = Network()
+        >>> net.add_output(net.make_input_node((2,), "float32", name="x"))
+        >>> net.dest_vars
+        [VarNode('x': float32(2,))]
 
         Raises:
             GraphError: where an output has the name already.
@@ -240,6 +215,13 @@ class Network(NetworkQueries):
     def remove_output(self, *vars: VarNode) -> None:
         """Make variables no outputs any more.
 
+        >>> net = Network()
+        >>> x = net.make_input_node((2,), "float32", name="x")
+        >>> net.add_output(x)
+        >>> net.remove_output(x)
+        >>> net.dest_vars
+        []
+
         Raises:
             GraphError: where one is none; the message lists the outputs.
         """
@@ -256,130 +238,6 @@ class Network(NetworkQueries):
     def metadata(self) -> dict[str, Any]:
         """What the file says of itself: ``user_info``, ``graph_modified`` and so on."""
         return dict(self._metadata)
-
-    # Changes.
-
-    def modify_opr_names(self, modifier: str | Callable[[str], str]) -> None:
-        """Rename all operators: a string is put in front with a dot, a function gives the name.
-
-        Raises:
-            GraphError: where it is neither, or two operators would have one name.
-        """
-        if isinstance(modifier, str):
-            prefix = modifier
-            modifier = lambda name: f"{prefix}.{name}"  # noqa: E731
-        if not callable(modifier):
-            raise GraphError(f"modify_opr_names: expected a string or function, got {modifier!r}")
-        oprs = self.all_oprs
-        names = [modifier(opr.name) for opr in oprs]
-        if len(set(names)) != len(names) or not all(isinstance(n, str) and n for n in names):
-            raise GraphError("modify_opr_names: names must be different strings")
-        for opr, name in zip(oprs, names, strict=True):
-            opr.name = name
-        self._taken.update(names)
-
-    def replace_vars(self, repl_dict: Mapping[VarNode, VarNode]) -> None:
-        """Let every operator that reads a variable read another one in its place.
-
-        Operators that the new variable is computed by keep what they read, so
-        ``{x: relu(x)}`` puts a relu behind x. An output that is replaced hands its name on, unless
-        the new variable has been given one.
-
-        Raises:
-            GraphError: where operators would depend on each other in a circle, or one refuses its
-                new input; nothing has changed then.
-        """
-        table = {
-            self._mine(as_varnode(old)): self._mine(as_varnode(new))
-            for old, new in repl_dict.items()
-        }
-        inputs_of = redirected(self.all_oprs, table)
-        outputs = [table.get(var, var) for var in self._outputs]
-        rewire("replace_vars", [*outputs, *self._kept, *table.values()], inputs_of)
-        for old, new in table.items():
-            if old in self._outputs and not new._given:
-                old_name, old.name = old.name, ""
-                new.name = old_name
-        self._outputs = outputs
-
-    def replace_oprs(self, repl_dict: Mapping[OpNode, OpNode]) -> None:
-        """Put operators in the place of others, output by output.
-
-        Raises:
-            GraphError: where two have not the same number of outputs, or as ``replace_vars``.
-        """
-        table: dict[VarNode, VarNode] = {}
-        for old, new in repl_dict.items():
-            table.update(paired("replace_oprs", old, new))
-        self.replace_vars(table)
-
-    def reset_batch_size(self, batchsize: int, *, blacklist: Iterable[str] = ()) -> None:
-        """Give all inputs another size of their first axis, and infer the network anew.
-
-        Args:
-            batchsize: the new size.
-            blacklist: names of inputs that have no batch.
-
-        What reshapes, slices and broadcasts along the first axis follows. A dynamic first
-        dimension becomes fixed.
-
-        Raises:
-            GraphError: where a name is unknown, inputs differ in their batch, or an operator holds
-                the old size in another way; nothing has changed then.
-        """
-        inputs = [opr.outputs[0] for opr in self.data_providers_filter]
-        names = {var.name for var in inputs}
-        unknown = [name for name in blacklist if name not in names]
-        if unknown:
-            raise GraphError(
-                f"reset_batch_size: blacklist names no input, got {', '.join(unknown)}, "
-                f"expected some of {', '.join(names)}"
-            )
-        batched = [var for var in inputs if var.name not in set(blacklist)]
-        found = {shapes.expr_of(var._spec.shape[0]) if var.ndim else None for var in batched}
-        if len(found) != 1 or None in found:
-            raise GraphError(
-                f"reset_batch_size: inputs must have one batch size, got "
-                f"{', '.join(f'{var.name}: {var._spec}' for var in batched) or 'no input'}"
-            )
-        if not isinstance(batchsize, int) or batchsize < 1:
-            raise GraphError(f"reset_batch_size: expected a positive int, got {batchsize!r}")
-        size = batched[0]._spec.shape[0]
-        symbol = found.pop()
-        symbol = symbol if isinstance(symbol, str) else None
-        specs = {v: v._spec.moved((batchsize, *v._spec.shape[1:])) for v in batched}
-        rewire(
-            "reset_batch_size",
-            [*self._outputs, *self._kept],
-            {},
-            specs,
-            lambda opr, given: rebatch(opr, given, int(size), batchsize, symbol),
-        )
-
-    def optimize_for_inference(self, dest_vars: Sequence[VarNode], **kwargs: Any) -> list[VarNode]:
-        """Return variables that hold the same, computed by fewer operators.
-
-        Args:
-            dest_vars: what shall be computed.
-            kwargs: ``enable_fuse_conv_bias_nonlinearity`` and ``enable_fuse_conv_bias_with_z``
-                also fuse. Blocked layouts for CPUs are chosen by whatever loads the file, so
-                ``enable_nchw44``, ``enable_nchw44_dot`` and ``enable_nchw88`` say nothing new.
-
-        Raises:
-            AttrError: for another option; the message names it.
-        """
-        level = files.level_of(kwargs)
-        wanted = [self._mine(as_varnode(var)) for var in dest_vars]
-        graph, values, _ = to_graph(wanted, self._inputs)
-        known = {values[opr.outputs[0]]: opr.outputs[0] for opr in self._inputs
-                 if opr.outputs[0] in values}  # fmt: skip
-        better = passes.optimise(graph, Options(level=level))
-        kept = dict(zip(better.inputs, (known[v] for v in graph.inputs), strict=True))
-        _, found = from_graph(self, better, kept)
-        for old, new in zip(wanted, found, strict=True):
-            if not new._given and new.owner.op is not None:
-                new.name = old.name
-        return found
 
     def dump(
         self,
@@ -398,7 +256,7 @@ class Network(NetworkQueries):
         dump_format: str | None = None,
         compat_older_version: str | None = None,
         **kwargs: Any,
-    ) -> files.DumpResult:
+    ) -> DumpResult:
         """Write the outputs, and what they depend on, to a model file.
 
         Args:
@@ -414,6 +272,12 @@ class Network(NetworkQueries):
             enable_metadata: whether metadata is written at all.
             append, dump_format, compat_older_version: there is one format with one model a file;
                 other values than the defaults are refused.
+
+        >>> import io
+        >>> net = Network()
+        >>> net.add_output(-net.make_input_node((2,), "float32", name="x"))
+        >>> net.dump(io.BytesIO()).outputs
+        ['neg_0']
 
         Raises:
             GraphError: where there is no output, or two have one name.
@@ -435,27 +299,6 @@ class Network(NetworkQueries):
             file, outputs, self._inputs, keep, notes if enable_metadata else None,
             strip_info_file, append_json,
         )  # fmt: skip
-
-
-def paired(what: str, old: Any, new: Any) -> dict[VarNode, VarNode]:
-    """Return the outputs of one operator by those of another.
-
-    Raises:
-        GraphError: where they have not the same number.
-    """
-    before, after = as_oprnode(old).outputs, as_oprnode(new).outputs
-    if len(before) != len(after):
-        raise GraphError(
-            f"{what}: {new!r} has another number of outputs, got {len(after)}, "
-            f"expected {len(before)} as {old!r}"
-        )
-    return dict(zip(before, after, strict=True))
-
-
-def replaced(outputs: Sequence[VarNode], varmap: Mapping[VarNode, VarNode]) -> list[VarNode]:
-    """Return variables as they would be with some replaced; the network stays as it is."""
-    found = [as_varnode(var) for var in outputs]
-    return copies(found[0].graph, found, varmap) if found else []
 
 
 def _check_device(what: str, device: Any) -> None:

@@ -66,11 +66,12 @@ def write(
     names = [var.name for var in outputs]
     if not keep.var_name:
         names = [f"output_{index}" for index in range(len(outputs))]
-    doubles = sorted({name for name in names if names.count(name) > 1})
-    if doubles:
-        raise GraphError(f"dump: two outputs have one name, got {', '.join(doubles)}")
     graph, _, oprs = to_graph(outputs, inputs, keep.param_name)
     input_names = [value.name for value in graph.inputs]
+    for what, given in (("outputs", names), ("inputs", input_names)):
+        doubles = sorted({name for name in given if given.count(name) > 1})
+        if doubles:
+            raise GraphError(f"dump: two {what} have one name, got {', '.join(doubles)}")
     data, tensors = graph_to_json(graph, input_names, names)
     pieces = container_bytes(tensors, data, _extra(oprs, keep, notes))
     if hasattr(file, "write"):

@@ -38,7 +38,14 @@ class NodeFilter:
 
     @classmethod
     def make_all_deps(cls, *dest_vars: VarNode) -> NodeFilter:
-        """Return a filter of every operator that variables depend on."""
+        """Return a filter of every operator that variables depend on.
+
+        >>> from tianyuan.utils.network import Network
+        >>> net = Network()
+        >>> net.add_output(-net.make_input_node((2,), "float32", name="x"))
+        >>> NodeFilter.make_all_deps(*net.dest_vars).as_count()
+        2
+        """
         return cls(oprs_of(dest_vars))
 
     def __iter__(self) -> Iterator[Any]:
@@ -47,41 +54,102 @@ class NodeFilter:
     def type(self, node_type: Any) -> NodeFilterType:
         """Keep nodes of a kind: a class of ``network_node``, an op or the name of either.
 
+        >>> from tianyuan.utils.network import Network
+        >>> net = Network()
+        >>> net.add_output(-net.make_input_node((2,), "float32", name="x"))
+        >>> [opr.name for opr in net.opr_filter.type("neg")]
+        ['neg_0']
+
         Raises:
             GraphError: where a name is unknown.
         """
         return NodeFilterType(self, node_type)
 
     def check_type(self, node_type: Any) -> NodeFilterCheckType:
-        """Keep all nodes, and raise GraphError at one that is not of a kind."""
+        """Keep all nodes, and raise GraphError at one that is not of a kind.
+
+        >>> from tianyuan.utils.network import Network
+        >>> net = Network()
+        >>> net.add_output(-net.make_input_node((2,), "float32", name="x"))
+        >>> net.opr_filter.name("n*").check_type("neg").as_count()
+        1
+        """
         return NodeFilterCheckType(self, node_type)
 
     def not_type(self, node_type: Any) -> NodeFilterNotType:
-        """Keep nodes that are not of a kind."""
+        """Keep nodes that are not of a kind.
+
+        >>> from tianyuan.utils.network import Network
+        >>> net = Network()
+        >>> net.add_output(-net.make_input_node((2,), "float32", name="x"))
+        >>> [opr.name for opr in net.opr_filter.not_type("neg")]
+        ['x']
+        """
         return NodeFilterNotType(self, node_type)
 
     def param_provider(self) -> NodeFilterType:
-        """Keep the operators that hold weights and other constants."""
+        """Keep the operators that hold weights and other constants.
+
+        >>> from tianyuan.utils.network import Network
+        >>> net = Network()
+        >>> net.add_output(-net.make_input_node((2,), "float32", name="x"))
+        >>> net.opr_filter.param_provider().as_count()
+        0
+        """
         return self.type(ConstOpBase)
 
     def data_provider(self) -> NodeFilterType:
-        """Keep the operators that stand for inputs."""
+        """Keep the operators that stand for inputs.
+
+        >>> from tianyuan.utils.network import Network
+        >>> net = Network()
+        >>> net.add_output(-net.make_input_node((2,), "float32", name="x"))
+        >>> net.opr_filter.data_provider().as_unique().name
+        'x'
+        """
         return self.type(Host2DeviceCopy)
 
     def name(self, pattern: Any, ignorecase: bool = True) -> NodeFilterName:
-        """Keep nodes whose whole name matches a pattern with ``*`` and ``?``."""
+        """Keep nodes whose whole name matches a pattern with ``*`` and ``?``.
+
+        >>> from tianyuan.utils.network import Network
+        >>> net = Network()
+        >>> net.add_output(-net.make_input_node((2,), "float32", name="x"))
+        >>> net.opr_filter.name("NEG?0").as_count()
+        1
+        """
         return NodeFilterName(self, pattern, ignorecase)
 
     def has_input(self, var: VarNode) -> NodeFilterHasInput:
-        """Keep operators that read a variable."""
+        """Keep operators that read a variable.
+
+        >>> from tianyuan.utils.network import Network
+        >>> net = Network()
+        >>> net.add_output(-net.make_input_node((2,), "float32", name="x"))
+        >>> net.opr_filter.has_input(net.get_var_by_name("x")).as_unique().type
+        'neg'
+        """
         return NodeFilterHasInput(self, var)
 
     def as_list(self) -> list[Any]:
-        """Return the nodes."""
+        """Return the nodes.
+
+        >>> from tianyuan.utils.network import Network
+        >>> net = Network()
+        >>> net.add_output(-net.make_input_node((2,), "float32", name="x"))
+        >>> net.var_filter.as_list()
+        [VarNode('x': float32(2,)), VarNode('neg_0': float32(2,))]
+        """
         return list(self)
 
     def as_unique(self) -> Any:
         """Return the only node.
+
+        >>> from tianyuan.utils.network import Network
+        >>> net = Network()
+        >>> net.add_output(-net.make_input_node((2,), "float32", name="x"))
+        >>> net.data_providers_filter.as_unique().name
+        'x'
 
         Raises:
             GraphError: where there is none or more than one; the message names them.
@@ -95,6 +163,12 @@ class NodeFilter:
     def as_dict(self) -> dict[str, Any]:
         """Return the nodes by name, in order.
 
+        >>> from tianyuan.utils.network import Network
+        >>> net = Network()
+        >>> net.add_output(-net.make_input_node((2,), "float32", name="x"))
+        >>> list(net.opr_filter.as_dict())
+        ['x', 'neg_0']
+
         Raises:
             GraphError: where two have one name.
         """
@@ -106,7 +180,14 @@ class NodeFilter:
         return found
 
     def as_count(self) -> int:
-        """Return how many nodes there are."""
+        """Return how many nodes there are.
+
+        >>> from tianyuan.utils.network import Network
+        >>> net = Network()
+        >>> net.add_output(-net.make_input_node((2,), "float32", name="x"))
+        >>> net.opr_filter.as_count()
+        2
+        """
         return sum(1 for _ in self)
 
 

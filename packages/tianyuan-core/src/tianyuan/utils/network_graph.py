@@ -24,11 +24,11 @@ from .network_node import (
 )
 
 if TYPE_CHECKING:
-    from .network import Network
+    from .network_change import NetworkChanges
 
 
 def from_graph(
-    network: Network, graph: Graph, known: Mapping[Value, VarNode] | None = None
+    network: NetworkChanges, graph: Graph, known: Mapping[Value, VarNode] | None = None
 ) -> tuple[list[OpNode], list[VarNode]]:
     """Make operators of a graph's nodes; ``known`` stands for some of its inputs and constants.
 
@@ -188,7 +188,7 @@ def redirected(
 
 
 def copies(
-    network: Network, outputs: Sequence[VarNode], table: Mapping[VarNode, VarNode]
+    network: NetworkChanges, outputs: Sequence[VarNode], table: Mapping[VarNode, VarNode]
 ) -> list[VarNode]:
     """Return variables as they would be with some replaced; what does not change is shared."""
     inputs_of = redirected(oprs_of(outputs), table)

@@ -16,7 +16,7 @@ from ..imperative.tensor import Tensor, wrap
 from ..op import NO_ATTRS, Op, Specs, TensorSpec
 
 if TYPE_CHECKING:
-    from .network import Network
+    from .network_change import NetworkChanges
 
 _ids = itertools.count()
 _symbolic_shape = True
@@ -60,7 +60,7 @@ class OpNode(NetworkNode):
 
     def __init__(
         self,
-        graph: Network,
+        graph: NetworkChanges,
         name: str,
         op: Op | None = None,
         params: Any = NO_ATTRS,
@@ -92,7 +92,7 @@ class Host2DeviceCopy(OpNode):
 class ConstOpBase(OpNode):
     """A constant; ``constant`` holds its data."""
 
-    def __init__(self, graph: Network, name: str, constant: Constant) -> None:
+    def __init__(self, graph: NetworkChanges, name: str, constant: Constant) -> None:
         super().__init__(graph, name, specs=(constant.spec,))
         self.constant = constant
 
@@ -150,7 +150,7 @@ class VarNode(Tensor, NetworkNode):
         self._given = value
 
     @property
-    def graph(self) -> Network:
+    def graph(self) -> NetworkChanges:
         """The network that it belongs to."""
         return self.owner.graph
 

@@ -18,46 +18,117 @@ class NetworkQueries:
 
     @property
     def all_oprs(self) -> list[OpNode]:
-        """Every operator, each after those that it depends on."""
+        """Every operator, each after those that it depends on.
+
+        >>> from tianyuan.utils.network import Network
+        >>> net = Network()
+        >>> y = -net.make_input_node((2,), "float32", name="x")
+        >>> net.add_output(y)
+        >>> [opr.name for opr in net.all_oprs]
+        ['x', 'neg_0']
+        """
         return oprs_of([*self._outputs, *self._kept])
 
     @property
     def all_vars(self) -> list[VarNode]:
-        """Every variable, in the order of the operators."""
+        """Every variable, in the order of the operators.
+
+        >>> from tianyuan.utils.network import Network
+        >>> net = Network()
+        >>> y = -net.make_input_node((2,), "float32", name="x")
+        >>> net.add_output(y)
+        >>> [var.name for var in net.all_vars]
+        ['x', 'neg_0']
+        """
         return [var for opr in self.all_oprs for var in opr.outputs]
 
     @property
     def all_oprs_dict(self) -> dict[str, OpNode]:
-        """Every operator by name."""
+        """Every operator by name.
+
+        >>> from tianyuan.utils.network import Network
+        >>> net = Network()
+        >>> y = -net.make_input_node((2,), "float32", name="x")
+        >>> net.add_output(y)
+        >>> net.all_oprs_dict['x']
+        Host2DeviceCopy('x': Host2DeviceCopy)
+        """
         return self.opr_filter.as_dict()
 
     @property
     def all_vars_dict(self) -> dict[str, VarNode]:
-        """Every variable by name."""
+        """Every variable by name.
+
+        >>> from tianyuan.utils.network import Network
+        >>> net = Network()
+        >>> y = -net.make_input_node((2,), "float32", name="x")
+        >>> net.add_output(y)
+        >>> net.all_vars_dict['x']
+        VarNode('x': float32(2,))
+        """
         return self.var_filter.as_dict()
 
     @property
     def opr_filter(self) -> NodeFilter:
-        """A filter of all operators."""
+        """A filter of all operators.
+
+        >>> from tianyuan.utils.network import Network
+        >>> net = Network()
+        >>> y = -net.make_input_node((2,), "float32", name="x")
+        >>> net.add_output(y)
+        >>> net.opr_filter.type("neg").as_count()
+        1
+        """
         return NodeFilter(self.all_oprs)
 
     @property
     def var_filter(self) -> NodeFilter:
-        """A filter of all variables."""
+        """A filter of all variables.
+
+        >>> from tianyuan.utils.network import Network
+        >>> net = Network()
+        >>> y = -net.make_input_node((2,), "float32", name="x")
+        >>> net.add_output(y)
+        >>> net.var_filter.name("n*").as_unique() is y
+        True
+        """
         return NodeFilter(self.all_vars)
 
     @property
     def params_filter(self) -> NodeFilter:
-        """A filter of the operators that hold weights and other constants."""
+        """A filter of the operators that hold weights and other constants.
+
+        >>> from tianyuan.utils.network import Network
+        >>> net = Network()
+        >>> y = -net.make_input_node((2,), "float32", name="x")
+        >>> net.add_output(y)
+        >>> net.params_filter.as_list()
+        []
+        """
         return self.opr_filter.param_provider()
 
     @property
     def data_providers_filter(self) -> NodeFilter:
-        """A filter of the operators that stand for inputs."""
+        """A filter of the operators that stand for inputs.
+
+        >>> from tianyuan.utils.network import Network
+        >>> net = Network()
+        >>> y = -net.make_input_node((2,), "float32", name="x")
+        >>> net.add_output(y)
+        >>> [opr.name for opr in net.data_providers_filter]
+        ['x']
+        """
         return self.opr_filter.data_provider()
 
     def get_opr_by_type(self, oprcls: Any, unique: bool = True) -> Any:
         """Return the only operator of a kind, or all of them with ``unique=False``.
+
+        >>> from tianyuan.utils.network import Network
+        >>> net = Network()
+        >>> y = -net.make_input_node((2,), "float32", name="x")
+        >>> net.add_output(y)
+        >>> net.get_opr_by_type("neg").name
+        'neg_0'
 
         Raises:
             GraphError: where the kind is unknown, or there is not exactly one.
@@ -68,6 +139,13 @@ class NetworkQueries:
     def get_opr_by_name(self, name: str, unique: bool = True) -> Any:
         """Return the operator whose name matches, or all of them with ``unique=False``.
 
+        >>> from tianyuan.utils.network import Network
+        >>> net = Network()
+        >>> y = -net.make_input_node((2,), "float32", name="x")
+        >>> net.add_output(y)
+        >>> net.get_opr_by_name("neg*").type
+        'neg'
+
         Raises:
             GraphError: where none matches, or several do; the message lists names.
         """
@@ -75,6 +153,13 @@ class NetworkQueries:
 
     def get_var_by_name(self, name: str, unique: bool = True) -> Any:
         """Return the variable whose name matches, or all of them with ``unique=False``.
+
+        >>> from tianyuan.utils.network import Network
+        >>> net = Network()
+        >>> y = -net.make_input_node((2,), "float32", name="x")
+        >>> net.add_output(y)
+        >>> net.get_var_by_name("x").shape
+        (2,)
 
         Raises:
             GraphError: where none matches, or several do; the message lists names.
@@ -91,9 +176,25 @@ class NetworkQueries:
         return NodeFilter(found).as_unique() if unique else found
 
     def get_var_receive_oprs(self, var: VarNode) -> list[OpNode]:
-        """Return the operators that read a variable."""
+        """Return the operators that read a variable.
+
+        >>> from tianyuan.utils.network import Network
+        >>> net = Network()
+        >>> y = -net.make_input_node((2,), "float32", name="x")
+        >>> net.add_output(y)
+        >>> [opr.type for opr in net.get_var_receive_oprs(net.get_var_by_name("x"))]
+        ['neg']
+        """
         return self.opr_filter.has_input(var).as_list()
 
     def get_dep_oprs(self, var: VarNode) -> list[OpNode]:
-        """Return the operators that a variable depends on, its own included."""
+        """Return the operators that a variable depends on, its own included.
+
+        >>> from tianyuan.utils.network import Network
+        >>> net = Network()
+        >>> y = -net.make_input_node((2,), "float32", name="x")
+        >>> net.add_output(y)
+        >>> [opr.name for opr in net.get_dep_oprs(y)]
+        ['x', 'neg_0']
+        """
         return oprs_of([as_varnode(var)])
