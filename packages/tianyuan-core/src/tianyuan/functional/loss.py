@@ -54,9 +54,13 @@ def l1_loss(pred: Tensor, label: Tensor, reduction: str = "mean") -> Tensor:
 
 def square_loss(pred: Tensor, label: Tensor, reduction: str = "mean") -> Tensor:
     """Return (pred - label)**2, reduced."""
-    choice("square_loss", "reduction", reduction, _REDUCTIONS)
-    pred, label = _pair("square_loss", pred, label)
-    return _reduced("square_loss", elemwise.square(elemwise.sub(pred, label)), reduction)
+    return _squared("square_loss", pred, label, reduction)
+
+
+def _squared(op: str, pred: Tensor, label: Tensor, reduction: str) -> Tensor:
+    choice(op, "reduction", reduction, _REDUCTIONS)
+    pred, label = _pair(op, pred, label)
+    return _reduced(op, elemwise.square(elemwise.sub(pred, label)), reduction)
 
 
 def cross_entropy(
@@ -168,7 +172,7 @@ def mse_loss(pred: Tensor, label: Tensor, reduction: str = "mean") -> Tensor:
     >>> mse_loss(Tensor([1.0, 3.0]), Tensor([1.0, 1.0])).item()
     2.0
     """
-    return square_loss(pred, label, reduction)
+    return _squared("mse_loss", pred, label, reduction)
 
 
 def huber_loss(pred: Tensor, label: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
@@ -205,6 +209,7 @@ def smooth_l1_loss(
     >>> smooth_l1_loss(Tensor([0.0, 0.0]), Tensor([1.0, 3.0]), "none").tolist()
     [0.5, 2.5]
     """
+    choice("smooth_l1_loss", "reduction", reduction, _REDUCTIONS)
     if not beta >= 0:
         raise AttrError(f"smooth_l1_loss: beta must not be negative, got {beta}")
     if beta == 0:

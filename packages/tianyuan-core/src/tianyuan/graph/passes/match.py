@@ -57,8 +57,10 @@ def has_symbols(attrs: Any) -> bool:
 
 
 def scalar(graph: Graph, value: Value) -> float | None:
-    """Return the value of a constant of one element, or None."""
+    """Return the value of a real constant of one element, or None."""
     constant = graph.constants.get(value)
+    if value.spec.dtype.kind == "c":
+        return None
     if constant is None or not is_concrete(value.spec.shape) or value.spec.size != 1:
         return None
     return float(constant.array.reshape(())[()])
