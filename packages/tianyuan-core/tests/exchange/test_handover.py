@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import subprocess
+import sys
+import weakref
 from collections import OrderedDict
 from typing import Any
 
@@ -10,11 +14,14 @@ import numpy as np
 import pytest
 import tianyuan
 from tianyuan import Tensor
-from tianyuan.errors import DTypeError
+from tianyuan.errors import DeviceError, DTypeError
 from tianyuan.torch import from_torch, to_torch
 from tianyuan.utils.dlpack import from_dlpack, to_dlpack
 
-DTYPES = ("float32", "float64", "float16", "int8", "int16", "int32", "int64", "uint8", "bool")
+DTYPES = (
+    "float32", "float64", "float16", "int8", "int16", "int32", "int64", "uint8", "bool",
+    "complex64",
+)  # fmt: skip
 
 
 def address(array: np.ndarray) -> int:
@@ -34,14 +41,17 @@ def test_a_numpy_array_is_shared(dtype: str) -> None:
     assert address(back) == address(array)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", [*DTYPES, "bfloat16"])
 def test_a_torch_tensor_is_shared_both_ways(torch: Any, dtype: str) -> None:
     theirs = torch.arange(6).reshape(2, 3).to(getattr(torch, dtype))
     ours = from_dlpack(theirs)
-    assert ours.dtype == np.dtype(dtype)
-    assert torch.from_dlpack(ours).data_ptr() == theirs.data_ptr()
+    assert ours.dtype.name == dtype
+    back = torch.from_dlpack(ours)
+    assert back.data_ptr() == theirs.data_ptr()
+    assert back.dtype == theirs.dtype
     theirs[1, 2] = 1
-    np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
+    np.testing.assert_array_equal(ours.numpy(), from_torch(theirs))
+    assert torch.equal(back, theirs)
 
 
 def test_a_capsule_is_taken_once(torch: Any) -> None:
@@ -79,11 +89,142 @@ def test_other_orders_are_copied(torch: Any) -> None:
     np.testing.assert_array_equal((ours + 0).numpy(), theirs.numpy())
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
 def test_what_cannot_be_handed_over_is_refused(torch: Any) -> None:
     with pytest.raises(TypeError, match="from_dlpack: cannot be handed over, got list"):
         from_dlpack([1, 2])
     with pytest.raises(DTypeError, match="from_dlpack"):
-        from_dlpack(torch.zeros(2, dtype=torch.complex64))
+        from_dlpack(torch.zeros(2, dtype=torch.complex32))
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0, 3), ()])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_tensors_of_no_elements_and_of_no_axes(torch: Any, shape: Any, dtype: str) -> None:
+    ours = from_dlpack(torch.ones(shape, dtype=getattr(torch, dtype)))
+    assert (ours.shape, ours.dtype.name) == (shape, dtype)
+    assert ours.numpy().size == (0 if shape else 1)
+    assert torch.from_dlpack(ours).shape == shape
+    assert from_dlpack(np.ones(shape, np.float32)).shape == shape
+
+
+def test_strided_arrays_arrive_in_order(torch: Any) -> None:
+    whole = np.arange(24, dtype=np.float32).reshape(4, 6)
+    for view in (whole[::2, 1:4], whole[::-1], whole.T, whole[:, ::-2], whole[1:, 2]):
+        np.testing.assert_array_equal(from_dlpack(view).numpy(), view)
+    theirs = torch.arange(24, dtype=torch.bfloat16).reshape(4, 6)
+    for part in (theirs[::2, 1:4], theirs.t(), theirs[1], torch.ones(3).expand(2, 3)):
+        np.testing.assert_array_equal(from_dlpack(part).numpy(), from_torch(part))
+    rows = from_dlpack(whole[2:])  # C order, though not from the start: shared
+    whole[2, 0] = -1
+    assert rows.numpy()[0, 0] == -1
+
+
+def test_memory_that_may_only_be_read_stays_so() -> None:
+    array = np.arange(3, dtype=np.float32)
+    array.flags.writeable = False
+    ours = from_dlpack(array)
+    assert address(np.from_dlpack(ours)) == address(array)
+    assert not np.from_dlpack(ours).flags.writeable
+    with pytest.raises(BufferError, match="may only be read"):
+        ours.__dlpack__()
+    copied = from_dlpack(ours.__dlpack__(copy=True))
+    np.testing.assert_array_equal(copied.numpy(), [0, 1, 2])
+
+    @tianyuan.jit.trace
+    def step() -> None:
+        ours[...] = ours + 1
+
+    step()
+    step()
+    np.testing.assert_array_equal(ours.numpy(), [2, 3, 4])
+    np.testing.assert_array_equal(array, [0, 1, 2])
+
+
+def test_requests_of_the_array_api() -> None:
+    ours = Tensor([1.0, 2.0])
+    assert ours.__dlpack_device__() == (1, 0)
+    for wanted in ({"max_version": (1, 0)}, {"max_version": (0, 8)}, {"dl_device": (1, 0)},
+                   {"max_version": (2, 1), "copy": False}):  # fmt: skip
+        np.testing.assert_array_equal(from_dlpack(ours.__dlpack__(**wanted)).numpy(), [1, 2])
+    versioned = "dltensor_versioned" in repr(ours.__dlpack__(max_version=(1, 0)))
+    assert versioned
+    assert "dltensor_versioned" not in repr(ours.__dlpack__())
+    apart = from_dlpack(ours.__dlpack__(max_version=(1, 0), copy=True))
+    assert address(np.from_dlpack(apart)) != address(np.from_dlpack(ours))
+    with pytest.raises(BufferError, match="got device"):
+        ours.__dlpack__(dl_device=(2, 0))
+    with pytest.raises(BufferError, match="stream must be None"):
+        ours.__dlpack__(stream=1)
+    with pytest.raises(DeviceError, match="stream must be None"):
+        from_dlpack(np.ones(2), stream=2)
+
+
+class Elsewhere:
+    """Stands for a tensor on a GPU, which is asked where it lies before anything else."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (2, 1)
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        raise AssertionError("the data must not be asked for")
+
+
+class Older:
+    """Stands for a framework of the time before versions."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    def __dlpack__(self, stream: Any = None) -> Any:
+        return self.array.__dlpack__()
+
+
+def test_other_devices_and_older_frameworks() -> None:
+    with pytest.raises(DeviceError, match="the data lies on cuda:1, expected the CPU; copy it"):
+        from_dlpack(Elsewhere())
+    np.testing.assert_array_equal(from_dlpack(Older(np.arange(3.0))).numpy(), [0, 1, 2])
+
+
+def test_memory_is_given_back() -> None:
+    array = np.arange(4, dtype=np.float32)
+    seen = weakref.ref(array)
+    ours = from_dlpack(array)
+    part = from_dlpack(np.from_dlpack(ours)[1:])
+    del array, ours
+    gc.collect()
+    np.testing.assert_array_equal(part.numpy(), [1, 2, 3])
+    assert seen() is not None
+    del part
+    gc.collect()
+    assert seen() is None
+    tensor = Tensor([1.0])
+
+    def holders() -> int:
+        return sys.getrefcount(tensor._data)
+
+    alone = holders()
+    unused, taken = tensor.__dlpack__(), np.from_dlpack(tensor)
+    assert holders() == alone + 2
+    del unused, taken
+    gc.collect()
+    assert holders() == alone
+
+
+def test_python_ends_while_memory_is_lent() -> None:
+    code = (
+        "import numpy as np, tianyuan as ty\n"
+        "kept = np.from_dlpack(ty.Tensor([1.0, 2.0]))\n"
+        "more = ty.from_dlpack(np.arange(3))\n"
+        "class Late:\n"
+        "    def __init__(self): self.kept = np.from_dlpack(ty.Tensor([3.0])), self\n"
+        "late = Late()\n"
+        "capsule = ty.Tensor([4.0]).__dlpack__(), Late()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_state_dict_goes_to_torch_and_back(torch: Any) -> None:

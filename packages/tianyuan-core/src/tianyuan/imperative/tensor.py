@@ -208,11 +208,20 @@ class Tensor(Arithmetic):
         return array if dtype is None else array.astype(dtype)
 
     def __dlpack__(self, *, stream: Any = None, **kwargs: Any) -> Any:
-        """Return a DLPack capsule that shares memory with this tensor."""
+        """Return a DLPack capsule that shares memory with this tensor.
+
+        ``max_version``, ``dl_device`` and ``copy`` are those of the array API.
+
+        Raises:
+            TraceError: inside a trace, where the value is not known.
+            BufferError: where what is asked for cannot be had without a copy.
+        """
+        from .dlpack import lent_capsule
+
         data = self._concrete("Tensor.__dlpack__")
         if isinstance(data, np.ndarray):
-            return data.__dlpack__(stream=stream, **kwargs)
-        return data.__dlpack__(stream=stream)
+            return lent_capsule(data, stream, **kwargs)
+        return data.__dlpack__(stream=stream, **kwargs)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self._concrete("Tensor.__dlpack_device__").__dlpack_device__()  # type: ignore[no-any-return]

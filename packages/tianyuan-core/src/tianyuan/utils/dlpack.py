@@ -6,25 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import dtypes
-from ..errors import DeviceError, DTypeError
+from ..errors import DeviceError
+from ..imperative.dlpack import borrowed_array, expect_host
 from ..imperative.tensor import Tensor, wrap
 from ..op import TensorSpec
 
-_CPU, _CPU_PINNED = 1, 3  # DLDeviceType
-
-
-class _Holder:
-    """What numpy wants to be given in place of a bare capsule."""
-
-    def __init__(self, capsule: Any) -> None:
-        self._capsule = capsule
-
-    def __dlpack__(self, **_: Any) -> Any:
-        return self._capsule
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return (_CPU, 0)
+_NEWEST = (1, 0)
 
 
 def to_dlpack(tensor: Tensor, stream: int | None = None) -> Any:
@@ -34,7 +21,7 @@ def to_dlpack(tensor: Tensor, stream: int | None = None) -> Any:
     shared memory changes the tensor.
 
     Raises:
-        BufferError: where DLPack knows no such dtype to numpy, as for bfloat16.
+        BufferError: where the tensor's memory may only be read, as that of a loaded model file.
         TraceError: inside a trace, where the value is not known.
     """
     return tensor.__dlpack__(stream=stream)
@@ -52,28 +39,31 @@ def from_dlpack(ext_tensor: Any, stream: int | None = None) -> Tensor:
         stream: must be None on the CPU.
 
     Raises:
-        DeviceError: where the data lies on another device than the CPU.
+        DeviceError: where the data lies on another device than the CPU, or a stream is given.
         DTypeError: where Tianyuan has no such dtype.
         TypeError: where the object cannot hand its data over.
+        ValueError: where a capsule was taken before.
+        BufferError: where the other framework refuses.
     """
-    source = ext_tensor
+    if stream is not None:
+        raise DeviceError(f"from_dlpack: stream must be None on the CPU, got {stream!r}")
     if type(ext_tensor).__name__ == "PyCapsule":
-        source = _Holder(ext_tensor)
-    elif not hasattr(ext_tensor, "__dlpack__"):
+        capsule = ext_tensor
+    elif hasattr(ext_tensor, "__dlpack__") and hasattr(ext_tensor, "__dlpack_device__"):
+        expect_host(*map(int, ext_tensor.__dlpack_device__()))
+        capsule = _capsule_of(ext_tensor)
+    else:
         raise TypeError(
             f"from_dlpack: cannot be handed over, got {type(ext_tensor).__name__}, expected an "
-            "object with __dlpack__ or a capsule"
+            "object with __dlpack__ and __dlpack_device__, or a capsule"
         )
-    kind, number = source.__dlpack_device__()
-    if kind not in (_CPU, _CPU_PINNED):
-        raise DeviceError(
-            f"from_dlpack: the data lies on device ({kind}, {number}), expected the CPU"
-        )
-    try:
-        array: np.ndarray = np.from_dlpack(source)
-    except BufferError as error:
-        raise DTypeError(f"from_dlpack: {error}") from error
-    if array.dtype.name not in dtypes.CODES:
-        raise DTypeError(f"from_dlpack: dtype is not supported, got {array.dtype}")
-    data = np.asarray(array, order="C")
+    data = np.asarray(borrowed_array(capsule), order="C")
     return wrap(data, TensorSpec(data.shape, data.dtype))
+
+
+def _capsule_of(source: Any) -> Any:
+    """Ask for the newest capsule that the source knows to make."""
+    try:
+        return source.__dlpack__(max_version=_NEWEST)
+    except TypeError:  # it is older than versions
+        return source.__dlpack__()
