@@ -440,10 +440,13 @@ def _script(tmp_path: Path, body: str) -> subprocess.Popen[str]:
     path.write_text(
         textwrap.dedent(
             """
-            import os, sys, time
+            import os, signal, sys, time
             import numpy as np
             from tianyuan.data import DataLoader, SequentialSampler
             from tianyuan.data.dataset import Dataset
+
+            # A shell that starts the tests in the background lets them ignore Ctrl-C.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
             class Slow(Dataset):
                 def __getitem__(self, index):
