@@ -251,9 +251,10 @@ def test_only_calls_that_meet_host_code_run_in_python() -> None:
         return x + 1
 
     with pytest.warns(UserWarning, match="host code"):
-        for _ in range(3):
-            body(ty.Tensor(1.0), True)
-            assert body(ty.Tensor(1.0), False).item() == 2
+        body(ty.Tensor(1.0), True)
+    for _ in range(2):
+        assert body(ty.Tensor(1.0), False).item() == 2
+        assert body(ty.Tensor(1.0), True).item() == 2
     assert runs.count(False) == 1
     assert runs.count(True) == 4  # the trace that was given up, then each call
 

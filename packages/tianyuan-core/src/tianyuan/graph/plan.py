@@ -77,6 +77,7 @@ class _Planner:
                 raise GraphError(f"plan: {node.op.name} has no kernel, expected a lowered graph")
         self.time = {node: index for index, node in enumerate(self.nodes)}
         self.end = len(self.nodes)
+        self.last_check = max((self.time[n] for n in self.nodes if _may_fail(n)), default=-1)
         self.origin: dict[Value, Value] = {}
         for node in graph.nodes:
             if is_alias(node):
@@ -147,6 +148,8 @@ class _Planner:
         """Tell whether the step that makes ``root`` may write it over the old state."""
         maker = root.node
         assert maker is not None
+        if self.time[maker] < self.last_check:  # a run that fails must leave the state alone
+            return False
         for use in self.uses.get(state, ()):
             if use.time > self.time[maker]:
                 return False
@@ -233,6 +236,11 @@ class _Planner:
         intervals = [arena.Interval(b.size, b.start, b.end) for b in held]
         offsets, size = arena.place(intervals)
         return dict(zip(held, offsets, strict=True)), size, arena.lower_bound(intervals)
+
+
+def _may_fail(node: Node) -> bool:
+    """Tell whether a step looks at its data and may refuse it, before it writes anything."""
+    return node.op.family == "indexing"
 
 
 def _kernel(node: Node) -> Kernel:
