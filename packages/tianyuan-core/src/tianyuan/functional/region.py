@@ -10,7 +10,6 @@ from .. import shapes
 from ..errors import AttrError, KernelError, ShapeError
 from ..imperative import dispatch
 from ..imperative.indexing import concrete
-from ..imperative.state import state
 from ..imperative.tensor import Tensor
 from . import elemwise, math
 from .arguments import choice, floating, pair, run, tensor
@@ -36,7 +35,7 @@ def checked_regions(op: str, rois: Any, scale: float, count: int) -> Tensor:
         )
     if not scale > 0:
         raise AttrError(f"{op}: the scale must be positive, got {scale}")
-    if state.recorder is not None:
+    if not dispatch.is_known(found):
         return found
     values = dispatch.host_array(found, found._data).astype(np.float64)
     broken = np.flatnonzero(~np.isfinite(values).all(axis=1))
@@ -55,7 +54,7 @@ def checked_regions(op: str, rois: Any, scale: float, count: int) -> Tensor:
 
 def _expect_upright(op: str, regions: Tensor) -> None:
     """Raise KernelError where a region ends before it starts, outside of a trace."""
-    if state.recorder is not None:
+    if not dispatch.is_known(regions):
         return
     values = dispatch.host_array(regions, regions._data)
     empty = np.flatnonzero((values[:, 3:] < values[:, 1:3]).any(axis=1))

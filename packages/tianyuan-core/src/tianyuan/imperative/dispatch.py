@@ -37,6 +37,11 @@ def is_concrete(data: Any) -> bool:
     return isinstance(data, np.ndarray) or not hasattr(data, "node")
 
 
+def is_known(tensor: Tensor) -> bool:
+    """Tell whether a tensor's value can be looked at: it is stored, and no trace is recorded."""
+    return state.recorder is None and is_concrete(tensor._data)
+
+
 def user_line() -> str:
     """Return ``file:line`` of the innermost frame outside of this package."""
     frame = sys._getframe(1)
