@@ -15,6 +15,12 @@ class HookHandler:
     Args:
         source_dict: the owner's hooks by number; the hook is added to it.
         hook: what will be called.
+
+    >>> hooks = {}
+    >>> handler = HookHandler(hooks, print); len(hooks)
+    1
+    >>> handler.remove(); len(hooks)
+    0
     """
 
     def __init__(

@@ -71,10 +71,10 @@ class AutoNaming:
         full = ".".join([*_names.scopes, own])
         count = _names.used.get(full, 0)
         _names.used[full] = count + 1
-        return full if count == 0 else cls.gen_name_of(full, count)
+        return full if count == 0 else cls._numbered(full, count)
 
     @staticmethod
-    def gen_name_of(name: str, number: int) -> str:
+    def _numbered(name: str, number: int) -> str:
         """Return the name of the ``number``-th further value that would be called ``name``."""
         found = f"{name}_{number}"
         while found in _names.used:
