@@ -278,7 +278,7 @@ def test_the_trees_command_leaves_with_what_it_found(lenet, skewed, monkeypatch,
     assert capsys.readouterr().out.endswith("0 differ between numpy and numpy\n")
 
 
-def test_functions_can_be_timed(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_both_sides_of_a_timed_case_compute_the_same() -> None:
     torch = pytest.importorskip("torch")
     for name, case in benchmark_op.CASES.items():
         rng = np.random.default_rng(0)
@@ -288,13 +288,17 @@ def test_functions_can_be_timed(tmp_path: Path, monkeypatch, capsys) -> None:
         mine = mine[0] if isinstance(mine, tuple) else mine
         theirs = theirs if isinstance(theirs, torch.Tensor) else theirs[0]
         np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=1e-3, atol=1e-3, err_msg=name)
+
+
+def test_functions_can_be_timed(tmp_path: Path, monkeypatch, capsys) -> None:
     file = tmp_path / "times.json"
-    code = call(monkeypatch, "benchmark_op", "add", "--backend", "numpy", "--rounds", 1,
-                "--json", file)  # fmt: skip
+    code = call(monkeypatch, "benchmark_op", "add", "exp", "--backend", "numpy", "--rounds", 1,
+                "--no-torch", "--json", file)  # fmt: skip
     assert code == 0
-    assert capsys.readouterr().out.startswith("add")
-    [row] = json.loads(file.read_text())
-    assert set(row["seconds"]) == {"numpy", "torch"}
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["add", "exp"]
+    rows = json.loads(file.read_text())
+    assert [row["name"] for row in rows] == ["add", "exp"]
+    assert all(set(row["seconds"]) == {"numpy"} for row in rows)
     with pytest.raises(AttrError, match="no such function, got fly, expected some of add"):
         benchmark_op.benchmark(["fly"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 from pathlib import Path
@@ -214,6 +215,62 @@ def test_an_eager_call_of_the_same_kind_is_not_confused_with_a_variable() -> Non
     assert isinstance(ty.Tensor(X) + x, O.VarNode)
     np.testing.assert_array_equal((ty.Tensor(X) + ty.Tensor(X)).numpy(), X + X)
     assert isinstance(x + ty.Tensor(X), O.VarNode)
+
+
+VERBS = {
+    "split": (lambda x: F.split(x, 2, axis=1), [(2, 4)]),
+    "topk": (lambda x: F.topk(x, 2, descending=True), [(2, 4)]),
+    "interpolate": (lambda x: F.vision.interpolate(x, scale_factor=2), [(1, 2, 4, 4)]),
+    "take": (lambda x, i: x[i], [(4, 3), np.array([0, 2], np.int32)]),
+    "slices": (lambda x: x[1:, ::-1, None], [(4, 3)]),
+    "where": (lambda x, y: F.where(x > 0, x, y), [(4, 3), (4, 3)]),
+    "batch_norm": (M.BatchNorm2d(3).eval(), [(2, 3, 4, 4)]),
+    "layer_norm": (M.LayerNorm((4,)).eval(), [(2, 3, 4)]),
+    "embedding": (M.Embedding(5, 4), [np.array([0, 2], np.int32)]),
+    "conv_transpose": (M.ConvTranspose2d(3, 4, 3, 2, 1), [(1, 3, 5, 5)]),
+    "std": (lambda x: F.std(x, 1), [(2, 4)]),
+    "cross_entropy": (F.nn.cross_entropy, [(2, 4), np.array([0, 2], np.int32)]),
+    "arithmetic": (lambda x: 2 ** (-x) // 0.5 % 3 - abs(x), [(3, 4)]),
+    "logic": (lambda x: (x >= 0) & ~(x < 1), [(3, 4)]),
+    "einsum": (lambda x, y: F.einsum("ij,jk->ik", x, y), [(3, 4), (4, 2)]),
+    "methods": (lambda x: x.transpose(1, 0).flatten().sum() + x.max().detach(), [(3, 4)]),
+    "rows": (lambda x: list(x), [(2, 3)]),
+}
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_verbs_on_variables_give_what_they_give_eagerly(name: str) -> None:
+    verb, given = VERBS[name]
+    rng = np.random.default_rng(0)
+    arrays = [
+        g if isinstance(g, np.ndarray) else rng.standard_normal(g).astype(np.float32) for g in given
+    ]
+    net = Network()
+    made = verb(*(net.make_input_node(a.shape, a.dtype, f"in{i}") for i, a in enumerate(arrays)))
+    want = verb(*map(ty.Tensor, arrays))
+    made, want = (list(r) if isinstance(r, (tuple, list)) else [r] for r in (made, want))
+    for index, var in enumerate(made):
+        assert isinstance(var, O.VarNode)
+        var.name = f"out{index}"
+    net.add_output(*made)
+    got = run(net, *arrays)
+    got = got if isinstance(got, tuple) else (got,)
+    assert len(got) == len(want)
+    for left, right in zip(got, want, strict=True):
+        np.testing.assert_allclose(left, right.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_variables_are_not_copied_by_accident() -> None:
+    net, x, _ = small()
+    for copying in (copy.copy, copy.deepcopy):
+        with pytest.raises(GraphError, match="stands for itself only, got 'x'"):
+            copying(x)
+    with pytest.raises(GraphError, match="stands for itself only"):
+        copy.deepcopy(net)
+    held = ty.Tensor(x)
+    assert N.as_varnode(held) is x
+    assert isinstance(F.relu(held), O.VarNode)
+    assert x.detach() is x
 
 
 def test_in_place_operators_give_new_variables() -> None:
@@ -486,6 +543,10 @@ def test_batch_size_leaves_the_blacklist_and_refuses_what_differs() -> None:
     with pytest.raises(GraphError, match="positive"):
         net.reset_batch_size(0, blacklist=["w"])
     net.reset_batch_size(4, blacklist=["w"])
+    empty = Network()
+    empty.add_output(empty.make_input_node((0, 2), "float32", name="x"))
+    with pytest.raises(GraphError, match="batch of 0"):
+        empty.reset_batch_size(4)
     assert (x.shape, w.shape, y.shape) == ((4, 3), (3,), (4, 3))
 
 

@@ -142,7 +142,7 @@ def visualize(
     logging_to_stdout: bool = True,
     bar_length_max: int = 20,
 ) -> tuple[stats.TotalStats, stats.StatsDetails]:
-    """Tell what a model file holds and costs.
+    """Tell what a model file holds and costs, dynamic dimensions at the sizes that it was made at.
 
     Args:
         model_path: a ``.tym`` file.

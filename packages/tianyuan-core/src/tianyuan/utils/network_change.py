@@ -181,6 +181,8 @@ class NetworkChanges(NetworkQueries):
         if not isinstance(batchsize, int) or batchsize < 1:
             raise GraphError(f"reset_batch_size: expected a positive int, got {batchsize!r}")
         size = batched[0]._spec.shape[0]
+        if int(size) == 0:
+            raise GraphError("reset_batch_size: inputs hold no item, got a batch of 0")
         symbol = found.pop()
         symbol = symbol if isinstance(symbol, str) else None
         specs = {v: v._spec.moved((batchsize, *v._spec.shape[1:])) for v in batched}

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..errors import GraphError
+from ..imperative.tensor import Tensor
 from .network_node import (
     ConstOpBase,
     Host2DeviceCopy,
@@ -291,8 +292,8 @@ def as_varnode(obj: Any) -> VarNode:
     Raises:
         GraphError: where it is something else, or there are several.
     """
-    if isinstance(obj, VarNode):
-        return obj
+    if isinstance(obj, Tensor) and isinstance(obj._data, VarNode):
+        return obj._data  # itself, or what a tensor made of it holds
     items = obj.outputs if isinstance(obj, OpNode) else obj
     if isinstance(items, Iterable) and not isinstance(items, (str, bytes)):
         found = list(items)

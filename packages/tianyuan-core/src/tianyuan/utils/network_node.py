@@ -191,6 +191,19 @@ class VarNode(Tensor, NetworkNode):
     def _concrete(self, what: str) -> Any:
         return value_of(self, what)
 
+    def detach(self) -> Tensor:
+        """Return this variable: no gradient flows through a network."""
+        return self
+
+    def __copy__(self) -> Tensor:
+        raise GraphError(
+            f"copy: a variable stands for itself only, got {self.name!r}, "
+            "expected functional.copy, or Network.dump and load for a whole network"
+        )
+
+    def __deepcopy__(self, memo: Any) -> Tensor:
+        return self.__copy__()
+
     def _in_place(self, name: str, other: Any) -> Any:
         return self._binary(name, other)
 
