@@ -31,6 +31,13 @@ class Generator:
         self._shared: _Shared | None = None
         self.seed(int.from_bytes(os.urandom(4), "little") if seed is None else seed)
 
+    def __getstate__(self) -> dict[str, int]:
+        return self.get_state()
+
+    def __setstate__(self, value: dict[str, int]) -> None:
+        self._lock, self._shared = threading.Lock(), None
+        self.set_state(value)
+
     def seed(self, seed: int) -> None:
         """Start the stream of a seed anew.
 

@@ -92,16 +92,15 @@ class _BatchNorm(Module):
             weight, bias = weight.detach(), bias.detach()
         # Read in any case, so that a trace of a frozen module too follows train() and eval().
         training = self.training and not self.freeze
+        return self._normalised(inp, weight, bias, training or self.running_mean is None)
+
+    def _normalised(
+        self, inp: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool
+    ) -> Tensor:
         result: Tensor = F.nn.batch_norm(
-            inp,
-            self.running_mean,
-            self.running_var,
-            weight,
-            bias,
-            training=training or self.running_mean is None,
-            momentum=self.momentum,
-            eps=self.eps,
-        )
+            inp, self.running_mean, self.running_var, weight, bias,
+            training=training, momentum=self.momentum, eps=self.eps,
+        )  # fmt: skip
         return result
 
     def _module_info_string(self) -> str:
@@ -133,6 +132,46 @@ class BatchNorm3d(_BatchNorm):
     """
 
     _ranks = (5,)
+
+
+class SyncBatchNorm(_BatchNorm):
+    """Normalise channels by the statistics of the batches of all processes of a group.
+
+    Arguments as for ``BatchNorm2d``; inputs are (N, C) to (N, C, D, H, W).
+
+    Args:
+        group: the processes, ``distributed.WORLD`` if None.
+
+    >>> SyncBatchNorm(1)(Tensor([[1.0], [3.0]])).numpy().round(2).ravel()
+    array([-1.,  1.], dtype=float32)
+    """
+
+    _ranks = (2, 3, 4, 5)
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float = 0.9,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        freeze: bool = False,
+        group: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, freeze, **kwargs)
+        self.group = group
+
+    def _normalised(
+        self, inp: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool
+    ) -> Tensor:
+        mean: Any = self.running_mean
+        var: Any = self.running_var
+        result: Tensor = F.nn.sync_batch_norm(
+            inp, mean, var, weight, bias,
+            training=training, momentum=self.momentum, eps=self.eps, group=self.group,
+        )  # fmt: skip
+        return result
 
 
 class LayerNorm(Module):

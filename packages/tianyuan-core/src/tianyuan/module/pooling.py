@@ -112,6 +112,54 @@ class AdaptiveMaxPool2d(Module):
         return f"oshp={self.oshp}"
 
 
+class DeformablePSROIPooling(Module):
+    """Average parts of regions, each moved by an offset of its own (Dai et al. 2017).
+
+    Args:
+        no_trans: whether the offsets are left out.
+        part_size: how many parts along each side have offsets.
+        pooled_h, pooled_w: extents of the result.
+        sample_per_part: samples along each side of a part.
+        spatial_scale: what coordinates of regions are multiplied by.
+        trans_std: what offsets are multiplied by.
+
+    >>> x, rois = F.ones((1, 1, 4, 4)), Tensor([[0.0, 0.0, 0.0, 3.0, 3.0]])
+    >>> DeformablePSROIPooling(True, 1, 1, 1, 2, 1.0)(x, rois, None).numpy().ravel()
+    array([1.], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        no_trans: bool,
+        part_size: int,
+        pooled_h: int,
+        pooled_w: int,
+        sample_per_part: int,
+        spatial_scale: float,
+        trans_std: float = 0.1,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.no_trans = no_trans
+        self.part_size = part_size
+        self.pooled_h = pooled_h
+        self.pooled_w = pooled_w
+        self.sample_per_part = sample_per_part
+        self.spatial_scale = spatial_scale
+        self.trans_std = trans_std
+
+    def forward(self, inp: Tensor, rois: Tensor, trans: Any) -> Tensor:  # type: ignore[override]
+        """Return (R, C, pooled_h, pooled_w) for (N, C, H, W) and regions (R, 5).
+
+        ``trans`` (R, 2, pooled_h, pooled_w) holds the offsets; with ``no_trans`` it may be None.
+        """
+        result: Tensor = F.nn.deformable_psroi_pooling(
+            inp, rois, trans, self.no_trans, self.part_size, self.pooled_h, self.pooled_w,
+            self.sample_per_part, self.spatial_scale, self.trans_std,
+        )  # fmt: skip
+        return result
+
+
 class Pad(Module):
     """Pad a tensor.
 

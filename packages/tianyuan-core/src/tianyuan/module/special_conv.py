@@ -119,10 +119,14 @@ class DeformableConv2d(ConvNd):
 
 
 class RegionRestrictedConv(ConvNd):
-    """Convolve images, each place seeing only its own region (as groups of masks).
+    """Convolve images where each place of the output takes only the pixels of its own region.
 
     Weight (groups, out/groups, in/groups, kh, kw), also where groups are 1; bias (1, out, 1, 1).
     Arguments as for ``Conv2d``, in another order.
+
+    >>> whole = F.zeros((1, 5, 5), dtype="int32")
+    >>> RegionRestrictedConv(2, 4, 3, padding=1)(F.ones((1, 2, 5, 5)), whole, whole).shape
+    (1, 4, 5, 5)
     """
 
     _extents = staticmethod(pair)
