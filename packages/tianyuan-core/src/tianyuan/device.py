@@ -1,4 +1,10 @@
-"""Parse device strings, hold the default device, and answer what devices and memory there are."""
+"""Parse device strings, hold the default device, and answer what devices and memory there are.
+
+Example:
+    >>> from tianyuan import device
+    >>> device.get_default_device(), device.what_is_xpu()
+    ('cpu', 'cpu')
+"""
 
 from __future__ import annotations
 

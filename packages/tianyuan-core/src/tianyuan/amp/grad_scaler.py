@@ -90,6 +90,16 @@ class GradScaler:
 
         Raises:
             GradError: as ``gm.backward`` does.
+
+        Example:
+            >>> import tianyuan as ty
+            >>> from tianyuan.amp import GradScaler
+            >>> from tianyuan.autodiff import GradManager
+            >>> p = ty.Parameter([3.0])
+            >>> with GradManager().attach(p) as gm:
+            ...     GradScaler().backward(gm, p * p, unscale_grad=False)
+            >>> p.grad.tolist()
+            [96.0]
         """
         targets = _as_list(y)
         seeds = [target.full(target.shape, 1) for target in targets] if dy is None else _as_list(dy)

@@ -1,4 +1,10 @@
-"""Gradients: ``GradManager`` for tensors, transforms for functions, ``Function`` for one's own."""
+"""Gradients: ``GradManager`` for tensors, transforms for functions, ``Function`` for one's own.
+
+Example:
+    >>> import tianyuan as ty
+    >>> ty.autodiff.grad(lambda x: x * x)(ty.Tensor(3.0)).item()
+    6.0
+"""
 
 from .function import Function
 from .grad_manager import GradManager, GradManagerGroup

@@ -14,28 +14,59 @@ from ..op import GradContext
 class Function:
     """Base of user-defined gradients; an instance serves one call.
 
-    Example::
-
-        class Sigmoid(Function):
-            def forward(self, x):
-                self.y = 1 / (1 + F.exp(-x))
-                return self.y
-
-            def backward(self, dy):
-                return dy * self.y * (1 - self.y)
-
-        y = Sigmoid()(x)
+    Example:
+        >>> import tianyuan as ty, tianyuan.functional as F
+        >>> from tianyuan.autodiff import Function, GradManager
+        >>> class Sigmoid(Function):
+        ...     def forward(self, x):
+        ...         self.y = 1 / (1 + F.exp(-x))
+        ...         return self.y
+        ...     def backward(self, dy):
+        ...         return dy * self.y * (1 - self.y)
+        >>> x = ty.Parameter([0.0])
+        >>> with GradManager().attach(x) as gm:
+        ...     gm.backward(Sigmoid()(x))
+        >>> x.grad.tolist()
+        [0.25]
     """
 
     def __init__(self) -> None:
         self._used = False
 
     def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Compute the outputs; what it computes is not recorded for gradients."""
+        """Compute the outputs; what it computes is not recorded for gradients.
+
+        Raises:
+            NotImplementedError: unless a subclass defines it.
+
+        Example:
+            >>> import tianyuan as ty
+            >>> from tianyuan.autodiff import Function
+            >>> class Double(Function):
+            ...     def forward(self, x):
+            ...         return x * 2
+            >>> Double()(ty.Tensor([1.0])).tolist()
+            [2.0]
+        """
         raise NotImplementedError(f"{type(self).__name__}.forward: not defined")
 
     def backward(self, *output_grads: Tensor | None) -> Tensor | Sequence[Tensor | None] | None:
-        """Return one gradient per input (None where there is none) for those of the outputs."""
+        """Return one gradient per input (None where there is none) for those of the outputs.
+
+        Raises:
+            NotImplementedError: unless a subclass defines it.
+
+        Example:
+            >>> import tianyuan as ty
+            >>> from tianyuan.autodiff import Function, grad
+            >>> class Straight(Function):
+            ...     def forward(self, x):
+            ...         return round(x)
+            ...     def backward(self, dy):
+            ...         return dy
+            >>> grad(lambda x: Straight()(x))(ty.Tensor(1.4)).item()
+            1.0
+        """
         raise NotImplementedError(f"{type(self).__name__}.backward: not defined")
 
     def __call__(self, *inputs: Tensor) -> Any:

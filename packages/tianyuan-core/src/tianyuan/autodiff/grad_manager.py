@@ -13,7 +13,6 @@ from ..imperative.tensor import Tensor
 from ..shapes import format_shape
 
 
-
 class Future(Protocol):
     """A gradient that a callback still works on, until all tensors have been called for."""
 
@@ -27,16 +26,19 @@ Callback = Callable[[Tensor, Tensor], "Tensor | Future"]
 class GradManager:
     """Manage gradients of attached tensors.
 
-    Example::
-
-        gm = GradManager().attach(net.parameters())
-        with gm:
-            loss = F.nn.cross_entropy(net(x), y)
-            gm.backward(loss)          # fills parameter.grad
-
     Only what is computed between ``record`` (or entering the ``with`` block) and ``backward``
     counts. Managers nest: gradients that an inner one computes are recorded by the outer ones,
     which gives higher derivatives.
+
+    Example:
+        >>> import tianyuan as ty
+        >>> from tianyuan.autodiff import GradManager
+        >>> w = ty.Parameter([2.0, 3.0])
+        >>> gm = GradManager().attach(w)
+        >>> with gm:
+        ...     gm.backward((w * w).sum())
+        >>> w.grad.tolist()
+        [4.0, 6.0]
     """
 
     def __init__(self) -> None:
@@ -45,7 +47,15 @@ class GradManager:
         self._watched: list[tuple[Tensor, Any]] = []
 
     def attached_tensors(self) -> list[Tensor]:
-        """Return the tensors that get gradients, in the order of attachment."""
+        """Return the tensors that get gradients, in the order of attachment.
+
+        Example:
+            >>> import tianyuan as ty
+            >>> from tianyuan.autodiff import GradManager
+            >>> w = ty.Parameter([2.0])
+            >>> GradManager().attach(w).attached_tensors()[0] is w
+            True
+        """
         return [tensor for ref, _ in self._attached.values() if (tensor := ref()) is not None]
 
     def attach(
@@ -61,6 +71,16 @@ class GradManager:
 
         Raises:
             GradError: where something else than a Tensor is given.
+
+        Example:
+            >>> import tianyuan as ty
+            >>> from tianyuan.autodiff import GradManager
+            >>> w = ty.Parameter([2.0])
+            >>> gm = GradManager().attach([w], callbacks=lambda tensor, grad: grad * 10)
+            >>> with gm:
+            ...     gm.backward(w * w)
+            >>> w.grad.tolist()
+            [40.0]
         """
         if not isinstance(tensors, (Tensor, Iterable)):
             raise GradError(
@@ -95,6 +115,16 @@ class GradManager:
 
         Raises:
             GradError: where it is recording already.
+
+        Example:
+            >>> import tianyuan as ty
+            >>> from tianyuan.autodiff import GradManager
+            >>> w = ty.Parameter([2.0])
+            >>> gm = GradManager().attach(w)
+            >>> gm.record()
+            >>> gm.backward(w * w)
+            >>> w.grad.tolist()
+            [4.0]
         """
         if self._tape is not None:
             raise GradError("GradManager.record: it is recording already")
@@ -105,7 +135,18 @@ class GradManager:
             self._watch(tensor)
 
     def release(self) -> None:
-        """Stop recording and forget what was recorded, without computing gradients."""
+        """Stop recording and forget what was recorded, without computing gradients.
+
+        Example:
+            >>> import tianyuan as ty
+            >>> from tianyuan.autodiff import GradManager
+            >>> w = ty.Parameter([2.0])
+            >>> gm = GradManager().attach(w)
+            >>> gm.record()
+            >>> gm.release()
+            >>> w.grad is None
+            True
+        """
         if self._tape is not None:
             tape = self._tape
             state.tapes = [open_tape for open_tape in state.tapes if open_tape is not tape]
@@ -125,6 +166,15 @@ class GradManager:
         Raises:
             GradError: where it is not recording, nothing attached leads to ``y``, or ``dy`` does
                 not fit.
+
+        Example:
+            >>> import tianyuan as ty
+            >>> from tianyuan.autodiff import GradManager
+            >>> w = ty.Parameter([2.0, 3.0])
+            >>> with GradManager().attach(w) as gm:
+            ...     gm.backward([w * 2, w * w], dy=[ty.Tensor([1.0, 0.0]), ty.Tensor([0.0, 1.0])])
+            >>> w.grad.tolist()
+            [2.0, 6.0]
         """
         if self._tape is None:
             raise GradError(
@@ -171,7 +221,17 @@ class GradManager:
 
 
 class GradManagerGroup:
-    """Several managers that record and run backward together, as ``gm1 | gm2``."""
+    """Several managers that record and run backward together, as ``gm1 | gm2``.
+
+    Example:
+        >>> import tianyuan as ty
+        >>> from tianyuan.autodiff import GradManager
+        >>> v, w = ty.Parameter([2.0]), ty.Parameter([3.0])
+        >>> with GradManager().attach(v) | GradManager().attach(w) as both:
+        ...     both.backward(v * w)
+        >>> v.grad.tolist(), w.grad.tolist()
+        ([3.0], [2.0])
+    """
 
     def __init__(self, managers: Iterable[GradManager]) -> None:
         self._managers = list(managers)

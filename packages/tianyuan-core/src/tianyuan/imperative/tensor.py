@@ -14,15 +14,15 @@ import numpy as np
 from .. import dtypes, native, registry
 from ..device import get_default_device, parse_device
 from ..errors import DTypeError, ShapeError, TraceError
-from ..op import Op, QuantParams, TensorSpec, intern_spec
-from ..shapes import Shape, format_shape
+from ..op import Op, TensorSpec, intern_spec
+from ..shapes import format_shape
 from . import dispatch, indexing
-from .arguments import given, known_format
-from .arithmetic import Arithmetic
+from .arguments import known_format
+from .methods import Methods
 from .state import state
 
 
-class Tensor(Arithmetic):
+class Tensor(Methods):
     """A multi-dimensional array on a device, as a user holds it.
 
     Args:
@@ -37,6 +37,12 @@ class Tensor(Arithmetic):
     Raises:
         DTypeError: for data that is not numeric, or integers that do not fit.
         DeviceError: for a device that no backend serves.
+
+    Example:
+        >>> import tianyuan as ty
+        >>> x = ty.Tensor([[1.0, 2.0], [3.0, 4.0]])
+        >>> (x @ x + 1).tolist()
+        [[8.0, 11.0], [16.0, 23.0]]
     """
 
     __slots__ = ("_data", "_spec", "_grad", "name", "__weakref__", "__dict__")
@@ -88,59 +94,14 @@ class Tensor(Arithmetic):
     # What it is.
 
     @property
-    def shape(self) -> Shape:
-        """Extents; inside a trace some may be symbols that behave as ints."""
-        return self._spec.shape
-
-    @property
-    def dtype(self) -> np.dtype:
-        """numpy dtype of the elements."""
-        return self._spec.dtype
-
-    @property
-    def device(self) -> str:
-        """Canonical name of the device it lies on."""
-        return self._spec.device
-
-    @property
-    def ndim(self) -> int:
-        """Number of dimensions."""
-        return len(self._spec.shape)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return self._spec.size
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of one element."""
-        return self._spec.dtype.itemsize
-
-    @property
-    def qparams(self) -> QuantParams | None:
-        """Quantisation parameters, or None."""
-        return self._spec.quant
-
-    @property
-    def format(self) -> str:
-        """Label ``default``, ``nchw`` or ``nhwc``; shape, values and indices do not follow it.
+    def grad(self) -> Tensor | None:
+        """Gradient that the last ``GradManager.backward`` left, or None.
 
         Example:
-            >>> Tensor([1.0]).format
-            'default'
+            >>> import tianyuan as ty
+            >>> ty.Tensor([1.0]).grad is None
+            True
         """
-        label: str = self.__dict__.get("format", "default")
-        return label
-
-    @property
-    def T(self) -> Tensor:  # noqa: N802
-        """This tensor with its axes reversed."""
-        return self.transpose()
-
-    @property
-    def grad(self) -> Tensor | None:
-        """Gradient that the last ``GradManager.backward`` left, or None."""
         if state.recorder is not None:
             return state.recorder.get_grad(self)
         return self._grad
@@ -151,15 +112,6 @@ class Tensor(Arithmetic):
             state.recorder.set_grad(self, value)
         else:
             self._grad = value
-
-    @property
-    def requires_grad(self) -> bool:
-        """Not offered: gradients are asked for by ``GradManager.attach``."""
-        raise AttributeError("requires_grad: not offered, use autodiff.GradManager.attach")
-
-    @requires_grad.setter
-    def requires_grad(self, value: bool) -> None:
-        raise AttributeError("requires_grad: not offered, use autodiff.GradManager.attach")
 
     # Its data.
 
@@ -181,18 +133,35 @@ class Tensor(Arithmetic):
 
         Raises:
             TraceError: inside a trace, where the value is not known yet.
+
+        Example:
+            >>> import tianyuan as ty
+            >>> ty.Tensor([1.0, 2.0]).numpy()
+            array([1., 2.], dtype=float32)
         """
         data = self._concrete("Tensor.numpy")
         return np.array(dispatch.host_array(self, data))
 
     def item(self, *index: int) -> bool | int | float:
-        """Return the only element, or the one at an index, as a Python scalar."""
+        """Return the only element, or the one at an index, as a Python scalar.
+
+        Example:
+            >>> import tianyuan as ty
+            >>> ty.Tensor([[1.0, 2.0]]).item(0, 1)
+            2.0
+        """
         array = self._concrete("Tensor.item")
         found: bool | int | float = np.asarray(dispatch.host_array(self, array)).item(*index)
         return found
 
     def tolist(self) -> Any:
-        """Return the elements as nested Python lists."""
+        """Return the elements as nested Python lists.
+
+        Example:
+            >>> import tianyuan as ty
+            >>> ty.Tensor([[1.0, 2.0]]).tolist()
+            [[1.0, 2.0]]
+        """
         return dispatch.host_array(self, self._concrete("Tensor.tolist")).tolist()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -349,7 +318,13 @@ class Tensor(Arithmetic):
     # The few verbs that MegEngine offers as methods.
 
     def detach(self) -> Tensor:
-        """Return the same value, through which no gradient flows."""
+        """Return the same value, through which no gradient flows.
+
+        Example:
+            >>> import tianyuan as ty
+            >>> ty.Tensor([1.0]).detach().tolist()
+            [1.0]
+        """
         if state.recorder is not None:
             saved, state.tapes = state.tapes, []
             try:
@@ -358,74 +333,19 @@ class Tensor(Arithmetic):
                 state.tapes = saved
         return wrap(self._own(), self._spec)
 
-    def astype(self, dtype: Any) -> Tensor:
-        """Return this tensor converted to another dtype."""
-        return self.cast(dtype)  # type: ignore[no-any-return]
-
     def to(self, device: str, *, _borrow: bool = False) -> Tensor:
-        """Return this tensor on a device; itself where it lies there already."""
+        """Return this tensor on a device; itself where it lies there already.
+
+        Example:
+            >>> import tianyuan as ty
+            >>> x = ty.Tensor([1.0])
+            >>> x.to("cpu0") is x
+            True
+        """
         where = parse_device(device)
         if where == self.device:
             return self
         return Tensor(self.numpy(), dtype=self.dtype, device=where)
-
-    def reshape(self, *shape: Any) -> Tensor:
-        """Return this tensor in another shape; one extent may be -1."""
-        from ..functional import reshape
-
-        return reshape(self, given(shape))
-
-    def transpose(self, *pattern: Any) -> Tensor:
-        """Return this tensor with permuted axes, reversed if none are given."""
-        from ..functional import transpose
-
-        axes = given(pattern) if pattern else tuple(reversed(range(self.ndim)))
-        return transpose(self, axes)
-
-    def flatten(self, start_axis: int = 0, end_axis: int = -1) -> Tensor:
-        """Return this tensor with a run of axes merged into one."""
-        from ..functional import flatten
-
-        return flatten(self, start_axis, end_axis)
-
-    def sum(self, axis: Any = None, keepdims: bool = False) -> Tensor:
-        """Return the sum over axes."""
-        from ..functional import sum
-
-        return sum(self, axis, keepdims)
-
-    def prod(self, axis: Any = None, keepdims: bool = False) -> Tensor:
-        """Return the product over axes."""
-        from ..functional import prod
-
-        return prod(self, axis, keepdims)
-
-    def min(self, axis: Any = None, keepdims: bool = False) -> Tensor:
-        """Return the minimum over axes."""
-        from ..functional import min
-
-        return min(self, axis, keepdims)
-
-    def max(self, axis: Any = None, keepdims: bool = False) -> Tensor:
-        """Return the maximum over axes."""
-        from ..functional import max
-
-        return max(self, axis, keepdims)
-
-    def mean(self, axis: Any = None, keepdims: bool = False) -> Tensor:
-        """Return the mean over axes."""
-        from ..functional import mean
-
-        return mean(self, axis, keepdims)
-
-    def set_value(self, value: Any) -> None:
-        """Give this tensor a new value of the same shape."""
-        new = value if isinstance(value, Tensor) else Tensor(value, self.dtype, self.device)
-        self._reset(new.cast(self.dtype))
-
-    def reset_zero(self) -> None:
-        """Set every element to zero."""
-        self._reset(self.full(self.shape, 0))
 
     def __reduce__(self) -> Any:
         return type(self)._unpickle, (self.numpy(), self.device, self.name)
@@ -448,7 +368,13 @@ class Tensor(Arithmetic):
 
 
 class Parameter(Tensor):
-    """A tensor that a Module counts among its parameters."""
+    """A tensor that a Module counts among its parameters.
+
+    Example:
+        >>> import tianyuan as ty
+        >>> ty.Parameter([1.0]).tolist()
+        [1.0]
+    """
 
     __slots__ = ()
 

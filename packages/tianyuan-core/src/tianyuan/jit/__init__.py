@@ -1,4 +1,12 @@
-"""Static graphs: trace a function, dump it to a file, load it anywhere."""
+"""Static graphs: trace a function, dump it to a file, load it anywhere.
+
+Example:
+    >>> import tianyuan as ty
+    >>> from tianyuan.jit import trace
+    >>> square = trace(lambda x: x * x)
+    >>> square(ty.Tensor(3.0)).item()
+    9.0
+"""
 
 from ..errors import TraceError
 from ..imperative.hostvalue import host_value

@@ -251,17 +251,41 @@ class trace(Deployable):
 
     @property
     def without_host(self) -> bool:
-        """The option of that name; programs run without the host's Python whatever it says."""
+        """The option of that name; programs run without the host's Python whatever it says.
+
+        Example:
+            >>> from tianyuan.jit import trace
+            >>> trace(lambda x: x, without_host=True).without_host
+            True
+        """
         return bool(self._options["without_host"])
 
     @property
     def ops(self) -> tuple[Node, ...]:
-        """The ops of the graph that the last call used, as traced; none before a call."""
+        """The ops of the graph that the last call used, as traced; none before a call.
+
+        Example:
+            >>> import tianyuan as ty
+            >>> from tianyuan.jit import trace
+            >>> run = trace(lambda x: x * x)
+            >>> _ = run(ty.Tensor(1.0))
+            >>> run.ops
+            (Node(mul),)
+        """
         return tuple(self._recording.graph.nodes) if self._recording else ()
 
     @property
     def vars(self) -> tuple[Value, ...]:
-        """The values of that graph: inputs, states, constants, then results of ops."""
+        """The values of that graph: inputs, states, constants, then results of ops.
+
+        Example:
+            >>> import tianyuan as ty
+            >>> from tianyuan.jit import trace
+            >>> run = trace(lambda x: x * x)
+            >>> _ = run(ty.Tensor(1.0))
+            >>> [str(value.spec) for value in run.vars]
+            ['float32()', 'float32()']
+        """
         if self._recording is None:
             return ()
         graph = self._recording.graph
