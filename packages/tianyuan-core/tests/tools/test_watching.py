@@ -77,9 +77,28 @@ def test_gradients_are_watched() -> None:
     x = tensor(0.0)
     gm = GradManager().attach(x)
     with detect_anomaly(), gm:
-        y = F.sqrt(x)
-        with pytest.raises(NonFiniteError):
+        y = F.sqrt(x)  # its slope at zero
+        with pytest.raises(NonFiniteError) as caught:
             gm.backward(y)
+    assert line_of("# its slope at zero") + " (gradient of sqrt)" in str(caught.value)
+
+
+def test_gradients_in_traced_graphs_name_the_line_too() -> None:
+    x = tensor(4.0)
+    gm = GradManager().attach(x)
+
+    @trace(opt_level=0)
+    def slope(scale: ty.Tensor) -> ty.Tensor:
+        with gm:
+            y = F.sqrt(x * scale)  # steep in the graph
+            gm.backward(y)
+        return x.grad
+
+    assert slope(tensor(1.0)).numpy() == [0.25]
+    x.grad = None
+    with detect_anomaly(), pytest.raises(NonFiniteError) as caught:
+        slope(tensor(0.0))
+    assert line_of("# steep in the graph") + " (gradient of sqrt)" in str(caught.value)
 
 
 @pytest.mark.parametrize("level", [0, 2])

@@ -43,7 +43,9 @@ def is_known(tensor: Tensor) -> bool:
 
 
 def user_line() -> str:
-    """Return ``file:line`` of the innermost frame outside of this package."""
+    """Return ``file:line`` of the innermost frame outside of this package, or its stand-in."""
+    if state.origin:
+        return state.origin
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back  # type: ignore[assignment]

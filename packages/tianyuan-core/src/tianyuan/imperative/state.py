@@ -52,6 +52,7 @@ class _State(threading.local):
     recorder: Recorder | None = None
     precision: tuple[str, str] | None = None  # autocast's low and high dtype while it is on
     interceptor: Interceptor | None = None  # must set itself aside while it applies ops
+    origin: str = ""  # what stands for the user's line, where that would mislead
 
     def __init__(self) -> None:
         self.tapes: list[Tape] = []

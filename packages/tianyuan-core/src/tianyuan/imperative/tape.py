@@ -7,14 +7,14 @@ computed by ops like everything else, so an outer tape records them and differen
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Protocol
 
 from ..errors import GradError
 from ..op import GradContext, Op, TensorSpec
 from ..registry import get_op
 from ..shapes import format_shape
-from . import dispatch
+from . import dispatch, monitor
 from .state import state
 from .tensor import Tensor
 
@@ -70,6 +70,7 @@ class Tape:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.tracked: dict[int, Any] = {}  # id -> data, kept alive so that ids stay unique
+        self.lines: dict[int, str] = {}  # the user's line of an entry, where somebody may ask
 
     def watch(self, data: Any) -> None:
         """Make a value one whose gradient can be asked for."""
@@ -105,6 +106,8 @@ class Tape:
             return
         made = tuple([tensor._data for tensor in outputs])
         made_specs = tuple([tensor._spec for tensor in outputs])
+        if monitor.active or state.recorder is not None:
+            self.lines[len(self.entries)] = dispatch.user_line()
         self.entries.append((source, attrs, tuple(inputs), tuple(specs), made, made_specs, needs))
         for data in made:
             tracked[id(data)] = data
@@ -116,13 +119,15 @@ class Tape:
         for data, seed in zip(targets, seeds, strict=True):
             known = found.get(id(data))
             found[id(data)] = seed if known is None else add(known, seed)
-        for entry in reversed(self.entries):
+        for index in range(len(self.entries) - 1, -1, -1):
+            entry = self.entries[index]
             source, _, inputs, specs, outputs, _, needs = entry
             grads = tuple([found.get(id(data)) for data in outputs])
             if all(grad is None for grad in grads) and not is_effect(source):
                 continue
             backward = source.grad or _decomposed_grad(source)
-            passed = backward(_Recorded(entry), grads)
+            with self._at(index, source.name) if self.lines else nullcontext():
+                passed = backward(_Recorded(entry), grads)
             for data, spec, need, grad in zip(inputs, specs, needs, passed, strict=True):
                 if need and grad is not None:
                     if grad._spec.shape is not spec.shape:
@@ -131,6 +136,18 @@ class Tape:
                     known = found.get(key)
                     found[key] = grad if known is None else add(known, grad)
         return found
+
+
+    @contextmanager
+    def _at(self, index: int, name: str) -> Iterator[None]:
+        """Let what runs name the line of an entry of which it computes the gradient."""
+        saved = state.origin
+        if index in self.lines:
+            state.origin = f"{self.lines[index]} (gradient of {name})"
+        try:
+            yield
+        finally:
+            state.origin = saved
 
 
 def is_effect(source: Differentiable) -> bool:
