@@ -365,3 +365,34 @@ def test_an_aligned_region_does_not_end_before_it_starts():
     x = Tensor(np.ones((1, 1, 4, 4), np.float32))
     flat = Tensor(np.array([[0, 1, 1, 1, 1]], np.float32))
     np.testing.assert_array_equal(V.roi_align(x, flat, 2).numpy(), np.ones((1, 1, 2, 2)))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_places_of_samples_are_checked(value):
+    x = Tensor(np.ones((1, 2, 4, 4), np.float32))
+    bad = np.zeros((1, 18, 2, 2), np.float32)
+    bad[0, 3, 1, 0] = value
+    calls = {
+        "deformable_conv2d: offset": lambda: F.deformable_conv2d(
+            x, x[:, :, :3, :3], Tensor(bad), Tensor(np.ones((1, 9, 2, 2), np.float32))
+        ),
+        "deformable_psroi_pooling: trans": lambda: F.deformable_psroi_pooling(
+            x, Tensor([[0.0, 0.0, 0.0, 2.0, 2.0]]), Tensor(bad[:, 2:4]), False, 2, 2, 2, 2, 1.0
+        ),
+        "remap: map_xy": lambda: V.remap(x, Tensor(np.full((1, 3, 3, 2), value, np.float32))),
+        "warp_affine: mat": lambda: V.warp_affine(
+            x, Tensor(np.full((1, 2, 3), value, np.float32)), (2, 2), format="NCHW"
+        ),
+    }
+    for start, call in calls.items():
+        with pytest.raises(KernelError, match=f"^{start} must be finite, got {value}"):
+            call()
+
+
+def test_images_may_be_none():
+    x = Tensor(np.zeros((0, 3, 4, 5), np.float32))
+    assert V.rotate(x, 30.0).shape == V.resize(x, (4, 5)).shape == (0, 3, 4, 5)
+    assert V.correlation(x, x).shape == (0, 9, 2, 3)
+    assert V.cvt_color(Tensor(np.zeros((0, 6, 4, 1), np.uint8)), "YUV2RGB_NV12").shape == (
+        0, 4, 4, 3,
+    )  # fmt: skip

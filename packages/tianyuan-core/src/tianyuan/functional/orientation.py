@@ -10,7 +10,7 @@ from ..errors import AttrError, ShapeError
 from ..imperative.tensor import Tensor
 from .arguments import choice, tensor
 from .joining import cut
-from .movement import transpose
+from .movement import broadcast_to, transpose
 from .sampling import warp_affine
 
 __all__ = ["flip", "rot90", "rotate"]
@@ -94,6 +94,6 @@ def rotate(
         [cosine, -sine, middle_x - cosine * middle_x + sine * middle_y],
         [sine, cosine, middle_y - sine * middle_x - cosine * middle_y],
     ]
-    matrix = Tensor([rows] * int(image.shape[0]), "float32", image.device)
+    matrix = broadcast_to(Tensor([rows], "float32", image.device), (image.shape[0], 2, 3))
     mode = "nearest" if interp_mode == "nearest" else "linear"
     return warp_affine(image, matrix, (height, width), "constant", 0.0, format, mode)

@@ -12,7 +12,7 @@ from .arguments import floating, run, tensor
 from .movement import broadcast_to, reshape, transpose
 from .picking import where
 from .region import checked_regions
-from .sampling import Sampler, clamped, images, numbers
+from .sampling import Sampler, clamped, expect_finite, images, numbers
 
 __all__ = ["deformable_psroi_pooling"]
 
@@ -40,7 +40,7 @@ def deformable_psroi_pooling(
     Raises:
         ShapeError: where the shapes do not fit.
         AttrError: where a count or a scale is not positive.
-        KernelError: where a region is NaN or names an image that is not there.
+        KernelError: where a region or an offset is not finite, or an image is not there.
 
     >>> x, rois = Tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), Tensor([[0.0, 0.0, 0.0, 1.0, 1.0]])
     >>> deformable_psroi_pooling(x, rois, None, True, 1, 1, 1, 2, 1.0).tolist()
@@ -88,6 +88,7 @@ def _offsets(
             f"{op}: trans does not fit, got {shapes.format_shape(found.shape)} and part_size "
             f"{part_size}, expected {shapes.format_shape(want)} and at most {min(grid)}"
         )
+    expect_finite(op, "trans", found)
     for axis, count in ((2, grid[0]), (3, grid[1])):
         if part_size != count:
             index = Tensor([i * part_size // count for i in range(count)], "int32", found.device)

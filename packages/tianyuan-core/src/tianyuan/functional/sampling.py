@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
+import numpy as np
+
 from .. import shapes
-from ..errors import ShapeError
+from ..errors import KernelError, ShapeError
+from ..imperative.state import state
 from ..imperative.tensor import Tensor
 from . import elemwise
 from .arguments import choice, floating, pair, run, shape_of, tensor
@@ -46,6 +49,17 @@ _BORDERS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "reflect_101": _reflected_once,
     "constant": clamped,
 }
+
+
+def expect_finite(op: str, what: str, value: Tensor) -> None:
+    """Raise KernelError where a value that places samples is NaN or infinite.
+
+    Inside a trace, and on devices that would have to be waited for, nothing is looked at.
+    """
+    data = value._data
+    if state.recorder is None and isinstance(data, np.ndarray) and not np.isfinite(data).all():
+        place = tuple(int(i) for i in np.argwhere(~np.isfinite(data))[0])
+        raise KernelError(f"{op}: {what} must be finite, got {data[place]} at {place}")
 
 
 class Sampler:
@@ -159,6 +173,7 @@ def remap(
     Raises:
         ShapeError: where the shapes do not fit.
         AttrError: where a mode is unknown.
+        KernelError: where a point is NaN or infinite.
     """
     image, points = images("remap", inp), floating(tensor("remap", map_xy, "map_xy"))
     fits = points.ndim == 4 and int(points.shape[3]) == 2
@@ -167,6 +182,7 @@ def remap(
             f"remap: map_xy does not fit, got {shapes.format_shape(points.shape)} for "
             f"{shapes.format_shape(image.shape)}, expected (N, OH, OW, 2)"
         )
+    expect_finite("remap", "map_xy", points)
     batch = numbers(image.shape[0], image)
     x, y = points[..., 0], points[..., 1]
     return _sampled(image, batch, y, x, border_mode, scalar, interp_mode, "remap")
@@ -189,6 +205,7 @@ def warp_perspective(
     Raises:
         ShapeError: where the shapes do not fit.
         AttrError: where a mode or format is unknown.
+        KernelError: where a matrix holds NaN or infinity.
     """
     op = "warp_perspective"
     image = images(op, inp, format)
@@ -210,6 +227,7 @@ def warp_affine(
     Raises:
         ShapeError: where the shapes do not fit.
         AttrError: where a mode or format is unknown.
+        KernelError: where a matrix holds NaN or infinity.
     """
     image = images("warp_affine", inp, format)
     return _warped("warp_affine", image, mat, 2, out_shape, None, border_mode, border_val, format,
@@ -234,6 +252,7 @@ def _warped(
             f"{op}: mat does not fit, got {shapes.format_shape(matrix.shape)}, "
             f"expected (N, {rows}, 3)"
         )
+    expect_finite(op, "mat", matrix)
     if mat_idx is None:
         batch = numbers(image.shape[0], image)
     else:

@@ -14,7 +14,7 @@ from .creation import arange
 from .joining import cut
 from .layers import sliding_window
 from .movement import broadcast_to, reshape, transpose
-from .sampling import Sampler
+from .sampling import Sampler, expect_finite
 
 __all__ = ["conv_transpose3d", "deformable_conv2d", "local_conv2d"]
 
@@ -139,6 +139,7 @@ def deformable_conv2d(
 
     Raises:
         ShapeError: where the shapes do not fit.
+        KernelError: where an offset is NaN or infinite.
     """
     op = "deformable_conv2d"
     choice(op, "conv_mode", conv_mode, ("cross_correlation",))
@@ -152,6 +153,7 @@ def deformable_conv2d(
     taps, (oh, ow) = kernel[0] * kernel[1], scale.shape[2:]
     count = scale.shape[1] // taps
     _expect_taps(op, moves, scale, (n, 2 * count * taps, oh, ow))
+    expect_finite(op, "offset", moves)
     moves = reshape(moves, (n * count, taps, 2, oh, ow))
     window = (
         pair(op, "stride", stride, 1),
