@@ -1,6 +1,6 @@
-// conv2d and conv2d_fused in float32 by Winograd's method: 3 x 3 kernels of stride 1 on blocked
-// layouts. Tiles of the input are transformed, multiplied with the transformed weight at each of
-// the (M + 2)^2 frequencies, and transformed back through the epilogue.
+// conv2d, conv2d_fused and the input's gradient in float32 by Winograd's method: 3 x 3 kernels of
+// stride 1 on blocked layouts. Tiles of the input are transformed, multiplied with the transformed
+// weight at each of the (M + 2)^2 frequencies, and transformed back through the epilogue.
 #include "conv.hpp"
 #include "conv_shape.hpp"
 #include "winograd_transform.hpp"
@@ -289,6 +289,28 @@ int run_plain(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, co
   return 0;
 }
 
+// The gradient of the input is a convolution of the output's gradient with the kernels turned by
+// half a turn and channels swapped; the layout of the weight has seen to both.
+template <int M>
+int run_backward_data(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
+                      const ty_attrs *attrs, void *workspace) {
+  const ty_conv2d_backward_data_attrs *a =
+      reinterpret_cast<const ty_conv2d_backward_data_attrs *>(attrs);
+  Wino w = wino_of(inputs, outputs);
+  const ConvShape s = conv_shape(*a, outputs[0].shape, inputs[1].shape, inputs[0].shape);
+  w.s = s;
+  w.s.c = s.o;
+  w.s.h = s.oh;
+  w.s.w = s.ow;
+  w.s.o = s.c;
+  w.s.oh = s.h;
+  w.s.ow = s.w;
+  w.s.top = s.kh - 1 - s.top;
+  w.s.left = s.kw - 1 - s.left;
+  run<M>(ctx, &w, static_cast<float *>(workspace));
+  return 0;
+}
+
 template <int M>
 int run_fused(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *attrs,
               void *workspace) {
@@ -312,6 +334,9 @@ int run_fused(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, co
 TY_EXPORT_KERNELS(winograd, TY_KERNEL(run_plain<2>, "conv2d_f32", "winograd_f23"),
                   TY_KERNEL(run_plain<4>, "conv2d_f32", "winograd_f43"),
                   TY_KERNEL(run_plain<6>, "conv2d_f32", "winograd_f63"),
+                  TY_KERNEL(run_backward_data<2>, "conv2d_backward_data_f32", "winograd_f23"),
+                  TY_KERNEL(run_backward_data<4>, "conv2d_backward_data_f32", "winograd_f43"),
+                  TY_KERNEL(run_backward_data<6>, "conv2d_backward_data_f32", "winograd_f63"),
                   TY_KERNEL(run_fused<2>, "conv2d_fused_f32", "winograd_f23"),
                   TY_KERNEL(run_fused<2>, "conv2d_fused_f32", "winograd_f23_unbiased"),
                   TY_KERNEL(run_fused<4>, "conv2d_fused_f32", "winograd_f43"),

@@ -24,31 +24,49 @@ void transform_channel(const float *from, int64_t from_step, float *to, int64_t 
   }
 }
 
-// The workspace holds the weight as matrices of VF x VF.
+// The workspace holds the weight as matrices of VF x VF. For the input's gradient channels change
+// places, and kernels are read from their last element to their first.
 template <int M>
-int pack(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *,
+int pack(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, bool gradient,
          void *workspace) {
   const int64_t frequencies = (M + 2) * (M + 2), kernel = 9, matrix = VF * VF;
   const int64_t *s = inputs[0].shape;
-  const int64_t o_blocks = (s[0] + VF - 1) / VF, c_blocks = (s[1] + VF - 1) / VF;
+  const WeightForm form = gradient ? WeightForm{s[1], s[0], kernel, kernel, s[1] * kernel}
+                                   : WeightForm{s[0], s[1], kernel, s[1] * kernel, kernel};
+  const int64_t o_blocks = (form.o + VF - 1) / VF, c_blocks = (form.c + VF - 1) / VF;
+  const int64_t first = gradient ? (kernel - 1) * matrix : 0, step = gradient ? -matrix : matrix;
   float *const packed = static_cast<float *>(workspace);
   float *const u = static_cast<float *>(outputs[0].data);
-  pack_weight(ctx, packed, static_cast<const float *>(inputs[0].data),
-              {s[0], s[1], kernel, s[1] * kernel, kernel});
+  pack_weight(ctx, packed, static_cast<const float *>(inputs[0].data), form);
   ty_parallel(ctx, o_blocks * c_blocks, 1, [&](int64_t begin, int64_t end, int32_t) {
     for (int64_t at = begin; at < end; ++at) {
-      const float *from = packed + at * kernel * matrix;
+      const float *from = packed + at * kernel * matrix + first;
       float *to = u + (at / c_blocks * frequencies * c_blocks + at % c_blocks) * matrix;
       for (int64_t c = 0; c < VF; ++c)
-        transform_channel<M>(from + c * VF, matrix, to + c * VF, c_blocks * matrix);
+        transform_channel<M>(from + c * VF, step, to + c * VF, c_blocks * matrix);
     }
   });
   return 0;
 }
 
+template <int M>
+int pack_forward(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *,
+                 void *workspace) {
+  return pack<M>(ctx, inputs, outputs, false, workspace);
+}
+
+template <int M>
+int pack_gradient(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *,
+                  void *workspace) {
+  return pack<M>(ctx, inputs, outputs, true, workspace);
+}
+
 }  // namespace
 }  // namespace TY_ISA
 
-TY_EXPORT_KERNELS(winograd_weight, TY_KERNEL(pack<2>, "relayout_f32", "pack_wino_f23"),
-                  TY_KERNEL(pack<4>, "relayout_f32", "pack_wino_f43"),
-                  TY_KERNEL(pack<6>, "relayout_f32", "pack_wino_f63"))
+TY_EXPORT_KERNELS(winograd_weight, TY_KERNEL(pack_forward<2>, "relayout_f32", "pack_wino_f23"),
+                  TY_KERNEL(pack_forward<4>, "relayout_f32", "pack_wino_f43"),
+                  TY_KERNEL(pack_forward<6>, "relayout_f32", "pack_wino_f63"),
+                  TY_KERNEL(pack_gradient<2>, "relayout_f32", "pack_wino_f23_gradient"),
+                  TY_KERNEL(pack_gradient<4>, "relayout_f32", "pack_wino_f43_gradient"),
+                  TY_KERNEL(pack_gradient<6>, "relayout_f32", "pack_wino_f63_gradient"))

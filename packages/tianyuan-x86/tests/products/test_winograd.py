@@ -12,7 +12,7 @@ import tianyuan as ty
 from tianyuan import config, jit, registry
 from tianyuan import functional as F
 from tianyuan.kernel import Kernel
-from tianyuan.ops.conv import Conv2d, Conv2dFused
+from tianyuan.ops.conv import Conv2d, Conv2dBackwardData, Conv2dFused
 
 ONE = (1, 1, 1, 1)
 # batch, channels, height, width, outputs, padding (top, left, bottom, right)
@@ -83,6 +83,34 @@ def test_error_stays_within_the_stated_bound(
     _assert_near(kernel, results[0], want)
     for other in results[1:]:
         np.testing.assert_array_equal(other, results[0])
+
+
+def _gradient(w: np.ndarray, g: np.ndarray, index: int) -> np.ndarray:
+    """Return the gradient of the input, scattered tap by tap in float64."""
+    n, c, h, width, _, (top, left, bottom, right) = SHAPES[index]
+    oh, ow = g.shape[2:]
+    padded = np.zeros((n, c, h + top + bottom, width + left + right))
+    for i in range(3):
+        for j in range(3):
+            part = w[:, :, i, j].T.astype(np.float64) @ g.reshape(n, g.shape[1], oh * ow)
+            padded[:, :, i : i + oh, j : j + ow] += part.reshape(n, c, oh, ow)
+    return padded[:, :, top : top + h, left : left + width]
+
+
+@pytest.mark.parametrize("kernel", kernels_of("conv2d_backward_data"), ids=str)
+@pytest.mark.parametrize("index", range(len(SHAPES)), ids=[str(s) for s in SHAPES])
+def test_error_of_the_gradient_stays_within_the_bound(
+    kernel: Kernel, index: int, run: Any, call_of: Any
+) -> None:
+    x, w, y = _case(index)
+    g = _numbers(np.random.default_rng(100 + index), *y.shape)
+    attrs = Conv2dBackwardData(padding=SHAPES[index][5], size=x.shape[2:])
+    results = [
+        run(kernel, call_of("conv2d_backward_data", (g, w), attrs, threads), (g, w))[0]
+        for threads in (1, 3)
+    ]
+    _assert_near(kernel, results[0], _gradient(w, g, index))
+    np.testing.assert_array_equal(results[1], results[0])
 
 
 def _epilogues() -> Iterator[tuple[int, str, bool, bool]]:

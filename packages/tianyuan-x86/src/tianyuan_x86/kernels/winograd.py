@@ -1,5 +1,8 @@
 """Describe the Winograd convolutions: transformed weights, what each call costs, how far it errs.
 
+The gradient of the input is such a convolution too, of the output's gradient with swapped channels
+and kernels turned by half a turn; weights for it have a layout of their own.
+
 F(m x m, 3 x 3) computes m x m outputs of a 3 x 3 kernel with (m + 2)^2 products per pair of
 channels instead of 9 m^2 (Lavin and Gray, 2016). Its points are chosen so that rounding grows
 little. Largest error over largest magnitude against float64, on standard normal data of the 3 x 3
@@ -18,7 +21,7 @@ F(6, 3)     2.9e-5      2.9e-6         8e-5
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -82,9 +85,38 @@ VARIANTS = (
 )
 
 
-def weight_layout(variant: Variant, lanes: int) -> str:
-    """Return the name of the layout of weights transformed for a variant."""
-    return f"wino_{variant.name}_{lanes}i{lanes}o"
+@dataclass(frozen=True)
+class Form:
+    """Weights transformed for a variant in blocks of channels, for conv2d or for its gradient."""
+
+    variant: Variant
+    lanes: int
+    gradient: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return the name of the layout."""
+        suffix = "_gradient" if self.gradient else ""
+        return f"wino_{self.variant.name}{suffix}_{self.lanes}i{self.lanes}o"
+
+    def turned(self, array: np.ndarray) -> np.ndarray:
+        """Return the weight of the convolution that the layout serves, and back."""
+        return array[:, :, ::-1, ::-1].transpose(1, 0, 2, 3) if self.gradient else array
+
+    def extents(self, shape: Shape) -> Shape:
+        """Return the extents of a weight in this layout."""
+        o, i = (shape[1], shape[0]) if self.gradient else (shape[0], shape[1])
+        return _extents(self.variant, self.lanes, (o, i))
+
+    def pack(self, array: np.ndarray) -> np.ndarray:
+        """Transform a plain weight."""
+        return _pack(self.variant, self.lanes, self.turned(array))
+
+    def unpack(self, array: np.ndarray, shape: Shape) -> np.ndarray:
+        """Return the plain weight that comes closest."""
+        turned = (shape[1], shape[0], *shape[2:]) if self.gradient else shape
+        found = self.turned(_unpack(self.variant, self.lanes, array, turned))
+        return np.ascontiguousarray(found)
 
 
 def _extents(variant: Variant, lanes: int, shape: Shape) -> Shape:
@@ -122,19 +154,33 @@ def _unpack(variant: Variant, lanes: int, array: np.ndarray, shape: Shape) -> np
 
 def layouts() -> list[Layout]:
     """Return the layouts of transformed weights."""
+    forms = [
+        Form(variant, lanes, gradient)
+        for lanes in sorted(LANES.values(), reverse=True)
+        for variant in VARIANTS
+        for gradient in (False, True)
+    ]
     return [
         Layout(
-            name=weight_layout(variant, lanes),
+            name=form.name,
             ndim=4,
-            extents=partial(_extents, variant, lanes),
-            pack=partial(_pack, variant, lanes),
-            unpack=partial(_unpack, variant, lanes),
+            extents=form.extents,
+            pack=form.pack,
+            unpack=form.unpack,
             trailing=(_KERNEL, _KERNEL),
             exact=False,
         )
-        for lanes in sorted(LANES.values(), reverse=True)
-        for variant in VARIANTS
+        for form in forms
     ]
+
+
+def _geometry(call: Call) -> geo.Geometry:
+    """Return the geometry of the convolution that a call of either op amounts to."""
+    g = geo.geometry(call)
+    if call.op.name != "conv2d_backward_data":
+        return g
+    top, left = g.kh - 1 - g.top, g.kw - 1 - g.left
+    return replace(g, c=g.o, h=g.oh, w=g.ow, o=g.c, oh=g.h, ow=g.w, top=top, left=left)
 
 
 @dataclass(frozen=True)
@@ -148,7 +194,7 @@ class _Plan:
 
 
 def _plan(variant: Variant, lanes: int, call: Call) -> _Plan:
-    g = geo.geometry(call)
+    g = _geometry(call)
     c_blocks, tile_rows = blocks(g.c, lanes), geo.TILE_ROWS[lanes]
     tiles = g.n * -(-g.oh // variant.m) * -(-g.ow // variant.m)
     fit = max(_L2_FLOATS // (variant.frequencies * c_blocks * lanes), 3 * tile_rows)
@@ -160,7 +206,7 @@ def _plan(variant: Variant, lanes: int, call: Call) -> _Plan:
 
 
 def _workspace(variant: Variant, lanes: int, call: Call) -> int:
-    g = geo.geometry(call)
+    g = _geometry(call)
     if 0 in (g.n, g.o) or g.oh <= 0 or g.ow <= 0:
         return 0
     p = _plan(variant, lanes, call)
@@ -179,7 +225,7 @@ _PACK = 1.2e10  # bytes per second at which a transformed weight is made
 
 
 def _refusal(call: Call) -> str | None:
-    g = geo.geometry(call)
+    g = _geometry(call)
     if g.groups != 1:
         return f"has {g.groups} groups, serves 1"
     if (g.kh, g.kw) != (_KERNEL, _KERNEL):
@@ -190,7 +236,7 @@ def _refusal(call: Call) -> str | None:
 
 
 def _cost(variant: Variant, lanes: int, call: Call) -> float:
-    g = geo.geometry(call)
+    g = _geometry(call)
     if 0 in (g.n, g.o) or g.oh <= 0 or g.ow <= 0:
         return _START
     p = _plan(variant, lanes, call)
@@ -213,11 +259,16 @@ def _epilogue_form(unbiased: bool, call: Call) -> str | None:
 
 
 def _kernels_of(variant: Variant, tier: Tier) -> list[Kernel]:
-    image, weight = activation_layout(tier.lanes), weight_layout(variant, tier.lanes)
+    image, weight = activation_layout(tier.lanes), Form(variant, tier.lanes).name
+    turned = Form(variant, tier.lanes, gradient=True).name
     name = f"winograd_{variant.name}"
 
     def describe(
-        op: str, name: str, inputs: tuple[str, ...], supports: Callable[[Call], str | None]
+        op: str,
+        name: str,
+        inputs: tuple[str, ...],
+        supports: Callable[[Call], str | None],
+        weight: str = weight,
     ) -> Kernel:
         return tier.kernel(
             f"{op}_f32",
@@ -233,14 +284,15 @@ def _kernels_of(variant: Variant, tier: Tier) -> list[Kernel]:
 
     return [
         describe("conv2d", name, (), _refusal),
+        describe("conv2d_backward_data", name, (), _refusal, turned),
         describe("conv2d_fused", name, (PLAIN, image), partial(_epilogue_form, False)),
         describe("conv2d_fused", f"{name}_unbiased", (image,), partial(_epilogue_form, True)),
     ]
 
 
-def _repacking(variant: Variant, tier: Tier) -> Kernel:
+def _repacking(form: Form, tier: Tier) -> Kernel:
     """Return the kernel that transforms a weight which is no constant."""
-    name = weight_layout(variant, tier.lanes)
+    name, variant = form.name, form.variant
 
     def supports(call: Call) -> str | None:
         if (call.attrs.source, call.attrs.target) != (PLAIN, name):
@@ -254,7 +306,7 @@ def _repacking(variant: Variant, tier: Tier) -> Kernel:
 
     return tier.kernel(
         "relayout_f32",
-        f"pack_wino_{variant.name}",
+        f"pack_wino_{variant.name}{'_gradient' if form.gradient else ''}",
         "relayout",
         dtypes=("float32",),
         layouts=Layouts((PLAIN,), (name,)),
@@ -267,4 +319,5 @@ def _repacking(variant: Variant, tier: Tier) -> Kernel:
 def kernels(tier: Tier) -> list[Kernel]:
     """Return the Winograd convolutions of a tier, and what transforms their weights."""
     found = [kernel for variant in VARIANTS for kernel in _kernels_of(variant, tier)]
-    return found + [_repacking(variant, tier) for variant in VARIANTS]
+    forms = [Form(v, tier.lanes, gradient) for v in VARIANTS for gradient in (False, True)]
+    return found + [_repacking(form, tier) for form in forms]
