@@ -39,6 +39,7 @@ class exclude_from_trace:
         ...     halve_until_small(ty.Tensor(5.0)).item()
         0.625
     """
+
     def __enter__(self) -> None:
         if state.recorder is not None:
             raise HostCode(user_line())
