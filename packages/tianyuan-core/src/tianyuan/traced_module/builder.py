@@ -87,6 +87,12 @@ class TracedModuleBuilder:
         self, args: Sequence[Any], kwargs: dict[str, Any], name: str, caller: InternalGraph | None
     ) -> Any:
         """Run the module and record what it does; return what it returns."""
+        replaced = type(vars(self._mod).get("forward")).__module__
+        if replaced.startswith("tianyuan_quant"):
+            raise TraceError(
+                "trace_module: the network is quantised already, expected a float network: trace "
+                "first, then call quantize_qat on the traced module"
+            )
         args, kwargs = normalised(self._arg_names, args, kwargs)
         leaves, argdef = tree_flatten(((self._mod, *args), kwargs))
         leaves = _distinct(leaves)

@@ -142,12 +142,12 @@ class CallMethod(Expr):
         target = self.inputs[0]
         if not isinstance(target, ModuleNode):
             return None
-        graphs = getattr(target.owner, "argdef_graph_map", None)
-        if not graphs:
-            return None
-        if len(graphs) == 1:
-            return next(iter(graphs.values()))  # type: ignore[no-any-return]
-        _, treedef = tree_flatten((self.args, self.kwargs))
+        owner: Any = target.owner
+        graphs: dict[Any, InternalGraph] = getattr(owner, "argdef_graph_map", {})
+        if len(graphs) <= 1:
+            return next(iter(graphs.values()), None)
+        args, kwargs = owner.normalised(self.args[1:], self.kwargs)
+        _, treedef = tree_flatten(((target, *args), kwargs))
         return next((g for d, g in graphs.items() if d.accepts(treedef)), None)
 
     def interpret(self, *inputs: Any) -> list[Any]:

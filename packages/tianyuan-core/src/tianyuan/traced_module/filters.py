@@ -84,8 +84,8 @@ class NodeFilter(BaseFilter):
 class NodeFilterType(NodeFilter):
     """Nodes of a class of nodes, or of modules of a class."""
 
-    def __init__(self, node_iter: Iterable[Node], owner_type: Any) -> None:
-        super().__init__(node_iter)
+    def __init__(self, expr_iter: Iterable[Node], owner_type: Any) -> None:
+        super().__init__(expr_iter)
         self.owner_type = owner_type
 
     def __iter__(self) -> Iterator[Node]:

@@ -42,7 +42,10 @@ def decode(file: str, data: Any, get: Callable[[Any], Any]) -> TracedModule:
         return reader.root(data)
     except ModelFormatError:
         raise
-    except (TianyuanError, LookupError, TypeError, ValueError, AttributeError) as error:
+    except (
+        TianyuanError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError,
+        ValueError,
+    ) as error:  # fmt: skip
         raise ModelFormatError(f"{file}: traced module is not valid: {error}") from error
 
 
@@ -77,9 +80,17 @@ class _Reader:
             if isinstance(module, TracedModule):
                 for graph in self.want(item, "graphs", list):
                     self._graph(module, graph)
-        for module in self._modules:
-            for graph in getattr(module, "argdef_graph_map", {}).values():
-                self._update(graph)
+        graphs = [
+            graph
+            for module in self._modules
+            if isinstance(module, TracedModule)
+            for graph in module.argdef_graph_map.values()
+        ]
+        for graph in graphs:
+            self._update(graph)
+        self._check_calls(graphs)
+        for graph in graphs:
+            link(graph)
         root = self._module(data.get("root"))
         if not isinstance(root, TracedModule):
             raise self.fail(f"got a root of class {type(root).__name__}, expected TracedModule")
@@ -257,7 +268,22 @@ class _Reader:
                     raise self.fail(f"got {expr!r} of another kind")
                 if isinstance(node, ModuleNode):
                     node.module_type = type(found)
-        link(graph)
+
+    def _check_calls(self, graphs: list[InternalGraph]) -> None:
+        """Refuse graphs that call each other in a circle."""
+        calls = {
+            id(graph): {
+                id(expr.graph)
+                for expr in graph._exprs
+                if isinstance(expr, CallMethod) and expr.graph is not None
+            }
+            for graph in graphs
+        }
+        while calls:
+            ends = {number for number, inner in calls.items() if not inner & calls.keys()}
+            if not ends:
+                raise self.fail("got graphs that call each other in a circle")
+            calls = {number: inner for number, inner in calls.items() if number not in ends}
 
     # Values.
 

@@ -20,7 +20,7 @@ from ..op import Op
 from . import checker, names
 from .expr import Apply, CallFunction, CallMethod, Constant, Expr, GetAttr, Input, OpDef
 from .node import ModuleNode, Node, NodeMixin, Size, TensorNode
-from .pytree import tree_map
+from .pytree import tree_flatten, tree_map
 from .scope import current, paused
 
 if TYPE_CHECKING:
@@ -132,6 +132,17 @@ class Scope:
 
     # Nodes in the place of values, while a graph is edited.
 
+    def ignores(self, given: Any) -> bool:
+        """Tell whether a call is not the graph's: it is edited, and no node is used."""
+        return self.editing and not any(map(self._concerns, tree_flatten(given)[0]))
+
+    def _concerns(self, leaf: Any) -> bool:
+        if isinstance(leaf, Node):
+            return True
+        if not isinstance(leaf, (Tensor, Module, Size)):
+            return False
+        return self.known(leaf) is not None or self.path_of(leaf) is not None
+
     def stand_in(self, given: Any) -> Any:
         """Return arguments with values in the place of nodes."""
         return tree_map(self._stand_in, given) if self.editing else given
@@ -176,6 +187,9 @@ def call_function(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     found = current()
     if found is None:
         return func(*args, **kwargs)
+    if found.ignores((args, kwargs)):
+        with paused():
+            return func(*args, **kwargs)
     args, kwargs = found.stand_in((tuple(args), kwargs))
     expr = CallFunction(func)
     expr.set_args_kwargs(*args, **kwargs)
@@ -194,6 +208,9 @@ def call_method(
     found = current()
     if found is None:
         return original(target, *args, **kwargs)
+    if found.ignores((target, args, kwargs)):
+        with paused():
+            return original(target, *args, **kwargs)
     args, kwargs = found.stand_in((tuple(args), kwargs))
     expr = CallMethod(target, name)
     expr.set_args_kwargs(target, *args, **kwargs)
@@ -245,7 +262,7 @@ def make_tensor(original: Callable[..., Any], made: Tensor, args: Any, kwargs: A
     """Run a tensor's constructor, as one expression where it copies a recorded tensor."""
     found = current()
     data = args[0] if args else kwargs.get("data")
-    if found is None or not isinstance(data, Tensor):
+    if found is None or not isinstance(data, Tensor) or found.ignores(data):
         original(made, *args, **kwargs)
         return
     expr = CallFunction(Tensor)
@@ -264,6 +281,9 @@ def apply_op(op: Op, operands: Sequence[Any], attrs: Any) -> Any:
             return dispatch.apply(op, operands, attrs)
         finally:
             state.interceptor = saved
+    if found.ignores(list(operands)):
+        with paused():
+            return dispatch.apply(op, operands, attrs)
     expr = Apply(OpDef(op, attrs))
     expr.set_args_kwargs(*operands)
     with paused(), checker.watching(found, expr) as check:
@@ -343,7 +363,9 @@ def undisturbed(module: Module, others: Sequence[Any] = ()) -> Iterator[None]:
 
 def note_assignment(found: Scope, module: Module, name: str, value: Any) -> None:
     """Warn where ``forward`` keeps a recorded value in a module: a graph cannot do that."""
-    if not found.editing and isinstance(value, Tensor) and found.known(value) is not None:
+    if found.editing or not isinstance(value, Tensor) or vars(module).get(name) is value:
+        return
+    if found.known(value) is not None:
         warnings.warn(
             f"trace_module: {type(module).__name__}.{name} is given a computed value at "
             f"{dispatch.user_line()}; the traced module does not keep it",

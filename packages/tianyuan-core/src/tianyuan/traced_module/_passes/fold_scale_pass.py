@@ -70,11 +70,12 @@ class BackwardFoldScale(BackwardPass):
 
 
 def _usable(value: Any, scale: np.ndarray) -> bool:
-    """Tell whether a scale is one number, or one per channel of NCHW."""
+    """Tell whether a scale is one number, or one per channel of NCHW or (N, C)."""
     if value.shape is None or scale.size == 1:
         return value.shape is not None and scale.ndim <= len(value.shape)
-    wanted = (1, value.shape[1], 1, 1) if len(value.shape) == 4 else None
-    return wanted is not None and (1,) * (4 - scale.ndim) + scale.shape == wanted
+    rank = len(value.shape)
+    wanted = {4: (1, value.shape[1], 1, 1), 2: (1, value.shape[-1])}.get(rank)
+    return wanted is not None and (1,) * (rank - scale.ndim) + scale.shape == wanted
 
 
 def _source(expr: Expr) -> Node:
@@ -108,12 +109,15 @@ def _fold(expr: Expr, scales: np.ndarray) -> bool:
             made.bias = None
         replace_module(node, made)
         return True
-    if scales.size != 1:
+    shape = expr.outputs[0].shape  # type: ignore[attr-defined]
+    if scales.size != 1 and len(shape) != 2:
         return False
-    made = copy.copy(layer)
     weight = layer.weight.numpy()
-    made.weight = Parameter((weight * scales.reshape(())).astype(weight.dtype))
+    factor = np.broadcast_to(scales.reshape(-1), weight.shape[:1])
+    made = copy.copy(layer)
+    made.weight = Parameter((weight * factor[:, None]).astype(weight.dtype))
     if layer.bias is not None:
-        made.bias = Parameter((layer.bias.numpy() * scales.reshape(())).astype(weight.dtype))
+        bias = layer.bias.numpy()
+        made.bias = Parameter((bias * factor.reshape(bias.shape)).astype(weight.dtype))
     replace_module(node, made)
     return True
