@@ -121,6 +121,20 @@ def test_traced_graphs_name_the_line_of_the_function(level: int) -> None:
     np.testing.assert_array_equal(net(good).numpy(), first)
 
 
+def test_a_fused_step_names_its_guilty_part() -> None:
+    @trace
+    def net(x: ty.Tensor) -> ty.Tensor:
+        return F.sqrt(F.log(x + 1.0) * 2.0)
+
+    net(tensor(1.0, 2.0))
+    assert [step.op for step in net.explain().steps] == ["fused_elementwise"]
+    with detect_anomaly():
+        with pytest.raises(NonFiniteError, match=r"fused_elementwise: .* in its log \(step 0"):
+            net(tensor(1.0, -3.0))
+        with pytest.raises(NonFiniteError, match="in its sqrt"):
+            net(tensor(1.0, -0.5))
+
+
 def test_states_of_a_program_are_put_back() -> None:
     total = ty.Tensor(np.zeros(2, np.float32))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,11 @@ import numpy as np
 from .. import registry
 from ..errors import NonFiniteError
 from . import dispatch, monitor
+from .tape import only_tape
+from .tensor import wrap
+
+# Searches that run a step's parts right now.
+_looking: ContextVar[tuple[_Search, ...]] = ContextVar("looking", default=())
 
 
 class _Search:
@@ -49,10 +55,30 @@ class _Search:
         specs = ", ".join(map(str, run.input_specs))
         place = f"step {run.step} " if run.step is not None else ""
         cause = "; ".join(given) or (f"finite inputs {specs}" if specs else "no inputs")
+        inside = self._inside(run)
         return (
             f"{run.op}: result{f' {number}' if number else ''} is not finite, got {found} from "
-            f"{cause} ({place}at {run.where}, kernel {run.kernel})"
+            f"{cause}{inside} ({place}at {run.where}, kernel {run.kernel})"
         )
+
+    def _inside(self, run: monitor.KernelRun) -> str:
+        """Name the part of a fused step that makes it, by running its parts one by one."""
+        parts = registry.get_op(run.op).decompose
+        plain = all(
+            isinstance(data, np.ndarray) and data.shape == tuple(spec.shape)
+            for data, spec in zip(run.inputs, run.input_specs, strict=True)
+        )
+        if parts is None or not plain or self in _looking.get():
+            return ""
+        token = _looking.set((*_looking.get(), self))
+        try:
+            with only_tape(None):
+                parts(tuple(map(wrap, run.inputs, run.input_specs)), run.attrs)
+        except NonFiniteError as error:
+            return f", in its {str(error).partition(':')[0]}"
+        finally:
+            _looking.reset(token)
+        return ""
 
 
 def _may_fail(dtype: np.dtype) -> bool:

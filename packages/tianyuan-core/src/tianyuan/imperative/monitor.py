@@ -93,17 +93,24 @@ def watched(
     def run_and_tell(
         inputs: Sequence[Any], outputs: Sequence[Any], workspace: np.ndarray | None
     ) -> None:
+        given = inputs if step is None else [_kept(data, outputs) for data in inputs]
         start = perf_counter()
         run(inputs, outputs, workspace)
         seconds = perf_counter() - start
         tell(
             KernelRun(
                 call.op.name, kernel.name, kernel.backend, call.attrs, call.inputs, call.outputs,
-                inputs, outputs, start, seconds, where(), step,
+                given, outputs, start, seconds, where(), step,
             )
         )  # fmt: skip
 
     return run_and_tell
+
+
+def _kept(data: Any, outputs: Sequence[Any]) -> Any:
+    """Return data, or a copy of what a kernel is going to overwrite in place."""
+    written = any(np.may_share_memory(data, made) for made in outputs)
+    return data.copy() if written else data
 
 
 def _follow(module: str, value: bool) -> None:
