@@ -179,6 +179,24 @@ def test_deformable_conv2d(groups: int) -> None:
     np.testing.assert_allclose(got[inner], want[inner], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+def test_region_restricted_conv(groups: int) -> None:
+    mine = M.RegionRestrictedConv(4, 6, 3, groups, padding=1, stride=2)
+    assert mine.weight.shape == (groups, 6 // groups, 4 // groups, 3, 3)
+    theirs = TM.Conv2d(4, 6, 3, 2, 1, groups=groups)
+    _disturb(mine)
+    _copy(mine, theirs)
+    x, rng = _input(2, 4, 7, 6), np.random.default_rng(0)
+    regions, wanted = rng.integers(0, 3, (2, 7, 6)), rng.integers(0, 3, (2, 4, 3))
+    got = mine(Tensor(x), Tensor(regions), Tensor(wanted)).numpy()
+    per_region = [
+        theirs(torch.tensor(x * (regions == region)[:, None])).detach().numpy()
+        for region in range(3)
+    ]
+    want = np.choose(wanted[:, None], per_region)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
 def test_conv_sizes_are_checked() -> None:
     for make in (
         lambda: M.Conv1d(1, 1, 0),
@@ -216,6 +234,44 @@ def test_batch_norm1d(shape: tuple[int, ...]) -> None:
     theirs = TM.BatchNorm1d(3, momentum=0.1)
     theirs.num_batches_tracked = None
     _compare(M.BatchNorm1d(3), theirs, *shape)
+
+
+@pytest.mark.parametrize("shape", [(6, 3), (2, 3, 5), (2, 3, 4, 5), (2, 3, 2, 4, 3)])
+def test_sync_batch_norm_alone_is_batch_norm(shape: tuple[int, ...]) -> None:
+    # torch: (N, C, L) stands for any rank
+    theirs = TM.BatchNorm1d(3, momentum=0.1)
+    theirs.num_batches_tracked = None
+    mine = M.SyncBatchNorm(3)
+    _disturb(mine)
+    _copy(mine, theirs)
+    x = _input(*shape)
+    flat = torch.tensor(x.reshape(*shape[:2], -1))
+    for training in (True, False):
+        mine.train(training)
+        theirs.train(training)
+        want = theirs(flat).detach().numpy().reshape(shape)
+        np.testing.assert_allclose(mine(Tensor(x)).numpy(), want, rtol=1e-4, atol=1e-5)
+    for name, buffer in mine.named_buffers():
+        want = getattr(theirs, name).numpy()
+        np.testing.assert_allclose(buffer.numpy().ravel(), want, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ShapeError, match="SyncBatchNorm: input has the wrong rank"):
+        mine(Tensor(_input(3)))
+
+
+def test_deformable_psroi_pooling() -> None:
+    x = np.broadcast_to(np.arange(8, dtype=np.float32), (1, 2, 8, 8)).copy()
+    rois = Tensor([[0.0, 1.0, 1.0, 4.0, 4.0]])
+    # Samples lie at the left ends of their shares of [0.5, 4.5], on a ramp of slope one.
+    still = M.DeformablePSROIPooling(True, 2, 2, 2, 2, 1.0)
+    want = [0.5 + 2 * part + 0.5 for part in (0, 1)]
+    got = still(Tensor(x), rois, None).numpy()
+    np.testing.assert_allclose(got, np.broadcast_to(want, (1, 2, 2, 2)), rtol=1e-5)
+    # An offset of 1 in x moves by trans_std times the region's width.
+    moving = M.DeformablePSROIPooling(False, 2, 2, 2, 2, 1.0, 0.25)
+    trans = np.zeros((1, 2, 2, 2), np.float32)
+    trans[:, 0] = 1.0
+    got = moving(Tensor(x), rois, Tensor(trans)).numpy()
+    np.testing.assert_allclose(got, np.broadcast_to(want, (1, 2, 2, 2)) + 0.25 * 4, rtol=1e-5)
 
 
 def test_batch_norm3d() -> None:
