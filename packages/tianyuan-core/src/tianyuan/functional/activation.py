@@ -12,57 +12,101 @@ from .arguments import accepts_keepdim, floating, run, tensor, tensors
 
 
 def relu(x: Tensor) -> Tensor:
-    """Return max(x, 0)."""
+    """Return max(x, 0).
+
+    >>> relu(Tensor([-1.0, 0.0, 2.0])).tolist()
+    [0.0, 0.0, 2.0]
+    """
     return run("relu", tensor("relu", x))
 
 
 def relu6(x: Tensor) -> Tensor:
-    """Return min(max(x, 0), 6)."""
+    """Return min(max(x, 0), 6).
+
+    >>> relu6(Tensor([-1.0, 2.0, 9.0])).tolist()
+    [0.0, 2.0, 6.0]
+    """
     return run("relu6", tensor("relu6", x))
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    """Return 1 / (1 + exp(-x))."""
+    """Return 1 / (1 + exp(-x)).
+
+    >>> sigmoid(Tensor([0.0])).tolist()
+    [0.5]
+    """
     return run("sigmoid", floating(tensor("sigmoid", x)))
 
 
 def hsigmoid(x: Tensor) -> Tensor:
-    """Return relu6(x + 3) / 6."""
+    """Return relu6(x + 3) / 6.
+
+    >>> hsigmoid(Tensor([-3.0, 0.0, 3.0])).tolist()
+    [0.0, 0.5, 1.0]
+    """
     return run("hsigmoid", floating(tensor("hsigmoid", x)))
 
 
 def hswish(x: Tensor) -> Tensor:
-    """Return x * relu6(x + 3) / 6."""
+    """Return x * relu6(x + 3) / 6.
+
+    >>> hswish(Tensor([0.0, 1.0, 3.0])).numpy().round(3)
+    array([0.   , 0.667, 3.   ], dtype=float32)
+    """
     return run("hswish", floating(tensor("hswish", x)))
 
 
 def silu(x: Tensor) -> Tensor:
-    """Return x * sigmoid(x)."""
+    """Return x * sigmoid(x).
+
+    >>> silu(Tensor([0.0, 1.0])).numpy().round(3)
+    array([0.   , 0.731], dtype=float32)
+    """
     return run("silu", floating(tensor("silu", x)))
 
 
 def gelu(x: Tensor) -> Tensor:
-    """Return x * Phi(x) with the exact normal distribution function Phi."""
+    """Return x * Phi(x) with the exact normal distribution function Phi.
+
+    >>> gelu(Tensor([0.0, 1.0])).numpy().round(3)
+    array([0.   , 0.841], dtype=float32)
+    """
     return run("gelu", floating(tensor("gelu", x)))
 
 
 def softplus(inp: Tensor) -> Tensor:
-    """Return log(1 + exp(x)) without overflow."""
+    """Return log(1 + exp(x)) without overflow.
+
+    >>> softplus(Tensor([0.0, 100.0])).numpy().round(3)
+    array([  0.693, 100.   ], dtype=float32)
+    """
     return run("softplus", floating(tensor("softplus", inp)))
 
 
 def logsigmoid(inp: Tensor) -> Tensor:
-    """Return log(sigmoid(x)) without overflow."""
+    """Return log(sigmoid(x)) without overflow.
+
+    >>> logsigmoid(Tensor([0.0, -100.0])).numpy().round(3)
+    array([  -0.693, -100.   ], dtype=float32)
+    """
     return elemwise.neg(softplus(elemwise.neg(floating(tensor("logsigmoid", inp)))))
 
 
 def leaky_relu(inp: Tensor, negative_slope: float = 0.01) -> Tensor:
-    """Return x where positive and ``negative_slope`` * x elsewhere."""
+    """Return x where positive and ``negative_slope`` * x elsewhere.
+
+    >>> leaky_relu(Tensor([-2.0, 1.0]), 0.5).tolist()
+    [-1.0, 1.0]
+    """
     return _sloped(floating(tensor("leaky_relu", inp)), negative_slope)
 
 
 def prelu(x: Tensor, y: Any) -> Tensor:
-    """Return x where positive and y * x elsewhere; the slope y broadcasts."""
+    """Return x where positive and y * x elsewhere; the slope y broadcasts.
+
+    >>> prelu(Tensor([-2.0, 1.0]), Tensor([0.25])).tolist()
+    [-0.5, 1.0]
+    """
     return _sloped(*tensors("prelu", x, y))
 
 
@@ -76,6 +120,9 @@ def softmax(inp: Tensor, axis: int | None = None) -> Tensor:
     """Return exp(x) / sum(exp(x)) along an axis.
 
     Without one it is axis 0 for 0, 1 or 3 dimensions and axis 1 for others, as in MegEngine.
+
+    >>> softmax(Tensor([0.0, 0.0])).tolist()
+    [0.5, 0.5]
     """
     found = floating(tensor("softmax", inp))
     if axis is None:
@@ -84,7 +131,11 @@ def softmax(inp: Tensor, axis: int | None = None) -> Tensor:
 
 
 def logsoftmax(inp: Tensor, axis: int | Sequence[int]) -> Tensor:
-    """Return log(softmax(x)) along one axis or several together."""
+    """Return log(softmax(x)) along one axis or several together.
+
+    >>> logsoftmax(Tensor([0.0, 0.0]), 0).numpy().round(3)
+    array([-0.693, -0.693], dtype=float32)
+    """
     found = floating(tensor("logsoftmax", inp))
     axes = shapes.normalize_axes("logsoftmax", axis, found.ndim)
     if len(axes) == 1:
@@ -94,7 +145,11 @@ def logsoftmax(inp: Tensor, axis: int | Sequence[int]) -> Tensor:
 
 @accepts_keepdim
 def logsumexp(inp: Tensor, axis: int | Sequence[int], keepdims: bool = False) -> Tensor:
-    """Return log(sum(exp(x))) over axes without overflow."""
+    """Return log(sum(exp(x))) over axes without overflow.
+
+    >>> f"{logsumexp(Tensor([1000.0, 1000.0]), 0).item():.3f}"
+    '1000.693'
+    """
     found = floating(tensor("logsumexp", inp))
     axes = shapes.normalize_axes("logsumexp", axis, found.ndim)
     return run("logsumexp", found, axes=axes, keepdims=bool(keepdims))

@@ -25,6 +25,9 @@ def linear(
 
     Raises:
         ShapeError: where the weight is not a matrix, or the extents ``in`` differ.
+
+    >>> linear(Tensor([[1.0, 2.0]]), Tensor([[3.0, 4.0]]), Tensor([0.5])).tolist()
+    [[11.5]]
     """
     choice("linear", "compute_mode", compute_mode, _COMPUTE_MODES)
     x, w = same_dtype("linear", tensor("linear", inp), tensor("linear", weight, "weight"))
@@ -63,6 +66,9 @@ def conv2d(
     Raises:
         ShapeError: where ranks, channels or groups do not fit.
         AttrError: where stride or dilation is not positive or a mode is unknown.
+
+    >>> conv2d(Tensor([[[[1.0, 2.0, 4.0]]]]), Tensor([[[[1.0, -1.0]]]])).tolist()
+    [[[[-1.0, -2.0]]]]
     """
     choice("conv2d", "conv_mode", conv_mode, _CONV_MODES)
     choice("conv2d", "compute_mode", compute_mode, _COMPUTE_MODES)
@@ -148,6 +154,9 @@ def conv1d(
 
     Raises:
         ShapeError: where ranks, channels or groups do not fit.
+
+    >>> conv1d(Tensor([[[1.0, 2.0, 4.0]]]), Tensor([[[1.0, -1.0]]]), padding=1).tolist()
+    [[[-1.0, -1.0, -2.0, 4.0]]]
     """
     x, w = tensor("conv1d", inp), plain_weight("conv1d", weight, groups, 3)
     if x.ndim != 3:
@@ -190,6 +199,9 @@ def conv_transpose2d(
     Raises:
         ShapeError: where ranks, channels or groups do not fit.
         AttrError: where an output padding is not smaller than the stride or the dilation.
+
+    >>> conv_transpose2d(Tensor([[[[1.0, 2.0]]]]), Tensor([[[[1.0, 10.0]]]]), stride=2).shape
+    (1, 1, 1, 4)
     """
     op = "conv_transpose2d"
     choice(op, "conv_mode", conv_mode, ("cross_correlation",))
@@ -244,6 +256,9 @@ def conv3d(
     Raises:
         ShapeError: where ranks, channels or groups do not fit, or the kernel is too deep.
         AttrError: where stride or dilation is not positive or the mode is unknown.
+
+    >>> conv3d(Tensor([[[[[1.0]], [[2.0]]]]]), Tensor([[[[[3.0]], [[4.0]]]]])).tolist()
+    [[[[[11.0]]]]]
     """
     choice("conv3d", "conv_mode", conv_mode, _CONV_MODES)
     stride, padding, dilation = (

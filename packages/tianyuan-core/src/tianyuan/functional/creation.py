@@ -31,6 +31,9 @@ def full(shape: Any, value: Any, *, dtype: Any = None, device: Any = None) -> Te
 
     Raises:
         ShapeError: where the shape does not consist of non-negative ints.
+
+    >>> full((2,), 7).tolist()
+    [7, 7]
     """
     extents = _shape("full", shape)
     if isinstance(value, (Operand, np.ndarray)):
@@ -48,27 +51,47 @@ def full(shape: Any, value: Any, *, dtype: Any = None, device: Any = None) -> Te
 
 
 def ones(shape: Any, *, dtype: Any = "float32", device: Any = None) -> Tensor:
-    """Create a tensor of ones."""
+    """Create a tensor of ones.
+
+    >>> ones((2,)).tolist()
+    [1.0, 1.0]
+    """
     return full(shape, 1, dtype=dtype, device=device)
 
 
 def zeros(shape: Any, *, dtype: Any = "float32", device: Any = None) -> Tensor:
-    """Create a tensor of zeros."""
+    """Create a tensor of zeros.
+
+    >>> zeros((2,), dtype="int8").tolist()
+    [0, 0]
+    """
     return full(shape, 0, dtype=dtype, device=device)
 
 
 def full_like(inp: Tensor, value: Any) -> Tensor:
-    """Create a tensor of one value with the shape, dtype and device of another."""
+    """Create a tensor of one value with the shape, dtype and device of another.
+
+    >>> full_like(Tensor([1, 2]), 5).tolist()
+    [5, 5]
+    """
     return cast(Tensor, tensor("full_like", inp).full(inp.shape, value))
 
 
 def ones_like(inp: Tensor) -> Tensor:
-    """Create a tensor of ones with the shape, dtype and device of another."""
+    """Create a tensor of ones with the shape, dtype and device of another.
+
+    >>> ones_like(Tensor([3, 4])).tolist()
+    [1, 1]
+    """
     return full_like(inp, 1)
 
 
 def zeros_like(inp: Tensor) -> Tensor:
-    """Create a tensor of zeros with the shape, dtype and device of another."""
+    """Create a tensor of zeros with the shape, dtype and device of another.
+
+    >>> zeros_like(Tensor([3.0])).tolist()
+    [0.0]
+    """
     return full_like(inp, 0)
 
 
@@ -79,6 +102,9 @@ def arange(
 
     Raises:
         AttrError: where the step is zero.
+
+    >>> arange(1, 7, 2, dtype="int32").tolist()
+    [1, 3, 5]
     """
     first, last, step = (_number("arange", v) for v in (start, 0 if stop is None else stop, step))
     if stop is None:
@@ -121,6 +147,9 @@ def linspace(
 
     Raises:
         AttrError: where ``num`` is not positive.
+
+    >>> linspace(0, 1, 3).tolist()
+    [0.0, 0.5, 1.0]
     """
     first, last = _number("linspace", start), _number("linspace", stop)
     count = as_int(_number("linspace", num))
@@ -134,6 +163,10 @@ def linspace(
 
 
 def eye(N: int, M: int | None = None, *, dtype: Any = "float32", device: Any = None) -> Tensor:
-    """Create an (N, M) matrix, square without M, with ones on the main diagonal."""
+    """Create an (N, M) matrix, square without M, with ones on the main diagonal.
+
+    >>> eye(2).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
     rows, cols = non_negative("eye", shape_of("eye", (N, N if M is None else M)))
     return _make("eye", device, rows=rows, cols=cols, k=0, dtype=dtypes.as_dtype(dtype).name)

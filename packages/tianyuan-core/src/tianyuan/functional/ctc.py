@@ -38,6 +38,10 @@ def ctc_loss(
         ShapeError: where the shapes do not fit.
         AttrError: where ``blank`` is no class.
         TraceError: inside a trace for labels in one vector, whose split depends on data.
+
+    >>> even = Tensor([[[0.5, 0.5]], [[0.5, 0.5]]])
+    >>> f"{ctc_loss(even, Tensor([2]), Tensor([[1]]), Tensor([1])).item():.3f}"
+    '0.288'
     """
     op = "ctc_loss"
     choice(op, "reduction", reduction, ("mean", "sum", "none"))

@@ -19,6 +19,9 @@ def concat(inps: Iterable[Tensor], axis: int = 0, device: Any = None) -> Tensor:
 
     Raises:
         ShapeError: where another extent than the axis' differs, or there is no tensor.
+
+    >>> concat([Tensor([1, 2]), Tensor([3.5])]).tolist()
+    [1.0, 2.0, 3.5]
     """
     parts = same_dtype("concat", *tensors("concat", *_listed("concat", inps)))
     where = shapes.normalize_axis("concat", axis, parts[0].ndim)
@@ -38,6 +41,9 @@ def stack(inps: Iterable[Tensor], axis: int = 0, device: Any = None) -> Tensor:
 
     Raises:
         ShapeError: where the shapes differ.
+
+    >>> stack([Tensor([1, 2]), Tensor([3, 4])], axis=1).tolist()
+    [[1, 3], [2, 4]]
     """
     parts = tensors("stack", *_listed("stack", inps))
     if not all(same_shape(part.shape, parts[0].shape) for part in parts):
@@ -52,6 +58,9 @@ def split(inp: Tensor, nsplits_or_sections: int | Sequence[int], axis: int = 0) 
     Raises:
         ShapeError: where the extent cannot be cut equally.
         AttrError: where indices do not rise or lie outside.
+
+    >>> [part.tolist() for part in split(Tensor([1, 2, 3, 4]), [1, 3])]
+    [[1], [2, 3], [4]]
     """
     axis = shapes.normalize_axis("split", axis, tensor("split", inp).ndim)
     extent = inp.shape[axis]
@@ -85,6 +94,9 @@ def repeat(inp: Tensor, repeats: int, axis: int | None = None) -> Tensor:
 
     Raises:
         AttrError: where the count is negative.
+
+    >>> repeat(Tensor([1, 2]), 2).tolist()
+    [1, 1, 2, 2]
     """
     found, count = tensor("repeat", inp), as_int(repeats)
     if int(count) < 0:
@@ -103,6 +115,9 @@ def tile(inp: Tensor, reps: int | Iterable[int]) -> Tensor:
 
     Raises:
         AttrError: where a count is negative.
+
+    >>> tile(Tensor([1, 2]), 2).tolist()
+    [1, 2, 1, 2]
     """
     counts = [as_int(r) for r in (reps if isinstance(reps, Iterable) else (reps,))]
     if any(int(count) < 0 for count in counts):
@@ -126,6 +141,9 @@ def roll(
 
     Raises:
         AttrError: where shifts and axes differ in number.
+
+    >>> roll(Tensor([1, 2, 3]), 1).tolist()
+    [3, 1, 2]
     """
     shape = tensor("roll", inp).shape
     if axis is None:
@@ -168,6 +186,9 @@ def meshgrid(*inputs: Tensor, indexing: str = "xy") -> list[Tensor]:
     Raises:
         ShapeError: where an input is not a vector.
         AttrError: where the indexing is unknown.
+
+    >>> [part.tolist() for part in meshgrid(Tensor([1, 2]), Tensor([3, 4, 5]), indexing="ij")]
+    [[[1, 1, 1], [2, 2, 2]], [[3, 4, 5], [3, 4, 5]]]
     """
     choice("meshgrid", "indexing", indexing, ("xy", "ij"))
     for value in inputs:

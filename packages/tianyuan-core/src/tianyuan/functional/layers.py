@@ -26,6 +26,9 @@ def dropout(inp: Tensor, drop_prob: float, training: bool = True) -> Tensor:
 
     Raises:
         AttrError: where the probability is not in 0 <= p < 1.
+
+    >>> dropout(Tensor([1.0, 2.0]), 0.5, training=False).tolist()
+    [1.0, 2.0]
     """
     if not 0 <= drop_prob < 1:
         raise AttrError(f"dropout: probability is out of range, got {drop_prob}, expected 0 to 1")
@@ -50,6 +53,9 @@ def embedding(
         AttrError: where one of the options is used, which MegEngine refuses too.
         DTypeError: where the indices are not integers.
         ShapeError: where the weight is not a matrix.
+
+    >>> embedding(Tensor([1, 0]), Tensor([[1.0, 2.0], [3.0, 4.0]])).tolist()
+    [[3.0, 4.0], [1.0, 2.0]]
     """
     if padding_idx is not None or max_norm is not None or norm_type is not None:
         raise AttrError("embedding: padding_idx, max_norm and norm_type must be None")
@@ -70,6 +76,9 @@ def one_hot(inp: Tensor, num_classes: int) -> Tensor:
     Raises:
         DTypeError: where the input is not an integer.
         KernelError: where an index is out of range.
+
+    >>> one_hot(Tensor([2, 0]), 3).tolist()
+    [[0, 0, 1], [1, 0, 0]]
     """
     if tensor("one_hot", inp).dtype.kind not in "iu":
         raise DTypeError(f"one_hot: input must be an integer, got {inp.dtype.name}")
@@ -83,6 +92,9 @@ def indexing_one_hot(src: Tensor, index: Tensor, axis: int = 1, keepdims: bool =
 
     Raises:
         ShapeError: where the index' shape is not the source's without the axis.
+
+    >>> indexing_one_hot(Tensor([[1.0, 2.0], [3.0, 4.0]]), Tensor([1, 0])).tolist()
+    [2.0, 3.0]
     """
     op = "indexing_one_hot"
     where = shapes.normalize_axis(op, axis, tensor(op, src).ndim)
@@ -110,6 +122,9 @@ def pad(src: Tensor, pad_width: Any, mode: str = "constant", constant_value: flo
 
     Raises:
         AttrError: where the widths do not fit, or the mode is unknown.
+
+    >>> pad(Tensor([1, 2, 3]), ((1, 2),), "reflect").tolist()
+    [2, 1, 2, 3, 2, 1]
     """
     found = tensor("pad", src)
     kind = _PAD_MODES[choice("pad", "mode", str(mode).lower(), tuple(_PAD_MODES))]
@@ -134,6 +149,9 @@ def pixel_shuffle(inp: Tensor, upscale_factor: int) -> Tensor:
 
     Raises:
         ShapeError: where the channels cannot be cut into r*r.
+
+    >>> pixel_shuffle(Tensor([1, 2, 3, 4]).reshape(1, 4, 1, 1), 2).tolist()
+    [[[[1, 2], [3, 4]]]]
     """
     r = int(upscale_factor)
     shape = tensor("pixel_shuffle", inp).shape
@@ -186,6 +204,9 @@ def sliding_window(
 
     Raises:
         ShapeError: where the input has another rank than 4 or is smaller than a window.
+
+    >>> sliding_window(Tensor([[[[1, 2, 3]]]]), (1, 2)).tolist()
+    [[[[[[1, 2]], [[2, 3]]]]]]
     """
     op = "sliding_window"
     n, c, h, w = _image(op, inp).shape
@@ -217,6 +238,9 @@ def sliding_window_transpose(
 
     Raises:
         ShapeError: where the input's shape is not that of the windows of such an image.
+
+    >>> sliding_window_transpose(Tensor([[[[[[1, 2]], [[2, 3]]]]]]), (1, 3), (1, 2)).tolist()
+    [[[[1, 4, 3]]]]
     """
     op = "sliding_window_transpose"
     size = pair(op, "output_size", output_size, 1)

@@ -30,6 +30,9 @@ def matmul(
 
     Raises:
         ShapeError: where an input is a scalar, or the inner extents differ.
+
+    >>> matmul(Tensor([[1, 2]]), Tensor([[3], [4]])).tolist()
+    [[11]]
     """
     choice("matmul", "compute_mode", compute_mode, ("default", "float32"))
     left, right = same_dtype("matmul", *tensors("matmul", inp1, inp2))
@@ -58,6 +61,9 @@ def dot(inp1: Tensor, inp2: Tensor) -> Tensor:
 
     Raises:
         ShapeError: where an input has another rank than 1, or the lengths differ.
+
+    >>> dot(Tensor([1, 2]), Tensor([3, 4])).item()
+    11
     """
     left, right = tensors("dot", inp1, inp2)
     if left.ndim != 1 or right.ndim != 1:
@@ -82,6 +88,9 @@ def cross(
 
     Raises:
         ShapeError: where the vectors do not have 3 elements.
+
+    >>> cross(Tensor([1, 0, 0]), Tensor([0, 1, 0])).tolist()
+    [0, 0, 1]
     """
     if axis is not None:
         axisa = axisb = axisc = axis
@@ -118,6 +127,9 @@ def matinv(inp: Tensor) -> Tensor:
 
     Raises:
         ShapeError: where the last two extents differ.
+
+    >>> matinv(Tensor([[2.0, 0.0], [0.0, 4.0]])).tolist()
+    [[0.5, 0.0], [0.0, 0.25]]
     """
     found = floating(tensor("matinv", inp))
     if found.ndim < 2 or int(found.shape[-1]) != int(found.shape[-2]):

@@ -45,14 +45,22 @@ def _pair(op: str, pred: Any, label: Any) -> tuple[Tensor, Tensor]:
 
 
 def l1_loss(pred: Tensor, label: Tensor, reduction: str = "mean") -> Tensor:
-    """Return |pred - label|, reduced."""
+    """Return |pred - label|, reduced.
+
+    >>> l1_loss(Tensor([1.0, 4.0]), Tensor([2.0, 2.0])).item()
+    1.5
+    """
     choice("l1_loss", "reduction", reduction, _REDUCTIONS)
     pred, label = _pair("l1_loss", pred, label)
     return _reduced("l1_loss", elemwise.abs(elemwise.sub(pred, label)), reduction)
 
 
 def square_loss(pred: Tensor, label: Tensor, reduction: str = "mean") -> Tensor:
-    """Return (pred - label)**2, reduced."""
+    """Return (pred - label)**2, reduced.
+
+    >>> square_loss(Tensor([1.0, 4.0]), Tensor([2.0, 2.0])).item()
+    2.5
+    """
     return _squared("square_loss", pred, label, reduction)
 
 
@@ -80,6 +88,9 @@ def cross_entropy(
         ShapeError: where the label's shape is not that of pred without the axis.
         DTypeError: where the label is not an integer.
         AttrError: where the smoothing is not in 0 to 1.
+
+    >>> f"{cross_entropy(Tensor([[0.0, 0.0]]), Tensor([1])).item():.3f}"
+    '0.693'
     """
     choice("cross_entropy", "reduction", reduction, _REDUCTIONS)
     if not 0 <= label_smooth <= 1:
@@ -129,6 +140,9 @@ def binary_cross_entropy(
 
     Raises:
         ShapeError: where the shapes differ.
+
+    >>> f"{binary_cross_entropy(Tensor([0.0]), Tensor([1.0])).item():.3f}"
+    '0.693'
     """
     op = "binary_cross_entropy"
     choice(op, "reduction", reduction, _REDUCTIONS)
@@ -151,6 +165,9 @@ def hinge_loss(pred: Tensor, label: Tensor, norm: str = "L1", reduction: str = "
     Raises:
         ShapeError: where the shapes differ or there is no axis 1.
         AttrError: where the norm is unknown.
+
+    >>> hinge_loss(Tensor([[0.5, -2.0]]), Tensor([[1.0, -1.0]])).item()
+    0.5
     """
     choice("hinge_loss", "reduction", reduction, _REDUCTIONS)
     choice("hinge_loss", "norm", norm, ("L1", "L2"))

@@ -24,6 +24,9 @@ def topk_accuracy(logits: Tensor, target: Tensor, topk: int | Iterable[int] = 1)
     Raises:
         ShapeError: where the shapes do not fit.
         AttrError: where a k is not between 1 and the count of classes.
+
+    >>> topk_accuracy(Tensor([[0.1, 0.9], [0.8, 0.2]]), Tensor([1, 1])).item()
+    0.5
     """
     scores = tensor("topk_accuracy", logits, "logits")
     classes = tensor("topk_accuracy", target, "target")

@@ -12,7 +12,11 @@ from .arguments import run, shape_of, tensor
 
 
 def broadcast_to(inp: Tensor, shape: Any) -> Tensor:
-    """Repeat along new leading axes and axes of extent 1 until the shape is reached."""
+    """Repeat along new leading axes and axes of extent 1 until the shape is reached.
+
+    >>> broadcast_to(Tensor([1, 2]), (2, 2)).tolist()
+    [[1, 2], [1, 2]]
+    """
     return run("broadcast_to", tensor("broadcast_to", inp), shape=shape_of("broadcast_to", shape))
 
 
@@ -43,6 +47,9 @@ def reshape(inp: Tensor, target_shape: Any) -> Tensor:
 
     Raises:
         ShapeError: where the element counts differ.
+
+    >>> reshape(Tensor([1, 2, 3, 4]), (2, -1)).tolist()
+    [[1, 2], [3, 4]]
     """
     have = tensor("reshape", inp).shape
     want = resolve_shape("reshape", have, shape_of("reshape", target_shape))
@@ -54,6 +61,9 @@ def flatten(inp: Tensor, start_axis: int = 0, end_axis: int = -1) -> Tensor:
 
     Raises:
         AttrError: where an axis is out of range or the end comes before the start.
+
+    >>> flatten(Tensor([[1, 2], [3, 4]])).tolist()
+    [1, 2, 3, 4]
     """
     rank = tensor("flatten", inp).ndim
     first = shapes.normalize_axis("flatten", start_axis, rank)
@@ -69,6 +79,9 @@ def transpose(inp: Tensor, pattern: Any) -> Tensor:
 
     Raises:
         AttrError: where the pattern does not name every axis once.
+
+    >>> transpose(Tensor([[1, 2], [3, 4]]), (1, 0)).tolist()
+    [[1, 3], [2, 4]]
     """
     rank = tensor("transpose", inp).ndim
     items = list(pattern)
@@ -86,7 +99,11 @@ def transpose(inp: Tensor, pattern: Any) -> Tensor:
 
 
 def swapaxes(inp: Tensor, axis1: int, axis2: int) -> Tensor:
-    """Exchange two axes."""
+    """Exchange two axes.
+
+    >>> swapaxes(Tensor([[1, 2], [3, 4]]), 0, 1).tolist()
+    [[1, 3], [2, 4]]
+    """
     rank = tensor("swapaxes", inp).ndim
     first = shapes.normalize_axis("swapaxes", axis1, rank)
     second = shapes.normalize_axis("swapaxes", axis2, rank)
@@ -96,7 +113,11 @@ def swapaxes(inp: Tensor, axis1: int, axis2: int) -> Tensor:
 
 
 def expand_dims(inp: Tensor, axis: int | Sequence[int]) -> Tensor:
-    """Insert axes of extent 1 at the positions that ``axis`` names in the result."""
+    """Insert axes of extent 1 at the positions that ``axis`` names in the result.
+
+    >>> expand_dims(Tensor([1, 2]), 1).tolist()
+    [[1], [2]]
+    """
     given = tuple(axis) if isinstance(axis, Iterable) else (axis,)
     rank = tensor("expand_dims", inp).ndim + len(given)
     axes = shapes.normalize_axes("expand_dims", given, rank)
@@ -109,6 +130,9 @@ def squeeze(inp: Tensor, axis: int | Sequence[int] | None = None) -> Tensor:
 
     Raises:
         ShapeError: where an axis that is named has another extent.
+
+    >>> squeeze(Tensor([[1, 2]])).tolist()
+    [1, 2]
     """
     have = tensor("squeeze", inp).shape
     if axis is None:
@@ -124,6 +148,10 @@ def squeeze(inp: Tensor, axis: int | Sequence[int] | None = None) -> Tensor:
 
 
 def copy(inp: Tensor, device: Any = None) -> Tensor:
-    """Return a tensor of its own with the same elements, on another device where one is named."""
+    """Return a tensor of its own with the same elements, on another device where one is named.
+
+    >>> copy(Tensor([1, 2])).tolist()
+    [1, 2]
+    """
     made = run("copy", tensor("copy", inp))
     return made if device is None else made.to(device)

@@ -58,6 +58,11 @@ def batch_norm(
     Raises:
         ShapeError: where the input has no channel axis or a vector does not have C elements.
         AttrError: where running values are missing outside of training.
+
+    >>> x = Tensor([[1.0], [3.0]])
+    >>> batch_norm(x, training=True).numpy().round(3)
+    array([[-1.],
+           [ 1.]], dtype=float32)
     """
     x = raised(floating(tensor("batch_norm", inp)))
     if x.ndim < 2:
@@ -121,6 +126,9 @@ def layer_norm(
     Raises:
         ShapeError: where the shapes do not fit.
         AttrError: where affine is asked for without weight and bias.
+
+    >>> layer_norm(Tensor([[1.0, 3.0]]), (2,), affine=False).numpy().round(3)
+    array([[-1.,  1.]], dtype=float32)
     """
     x = raised(floating(tensor("layer_norm", inp)))
     axes, extents = _last_axes("layer_norm", x, normalized_shape)
@@ -180,6 +188,9 @@ def group_norm(
     Raises:
         ShapeError: where there is no channel axis, or C cannot be cut into the groups.
         AttrError: where affine is asked for without weight and bias.
+
+    >>> group_norm(Tensor([[[1.0], [3.0]]]), 1, affine=False).numpy().round(3).tolist()
+    [[[-1.0], [1.0]]]
     """
     return _group_norm("group_norm", inp, num_groups, affine, weight, bias, eps)
 
@@ -196,6 +207,9 @@ def instance_norm(
     Raises:
         ShapeError: where there is no channel axis.
         AttrError: where affine is asked for without weight and bias.
+
+    >>> instance_norm(Tensor([[[1.0, 3.0]]]), affine=False).numpy().round(3).tolist()
+    [[[-1.0, 1.0]]]
     """
     return _group_norm("instance_norm", inp, None, affine, weight, bias, eps)
 
@@ -239,6 +253,9 @@ def general_norm(
     Raises:
         ShapeError: where weight or bias does not fit.
         AttrError: where affine is asked for without weight and bias.
+
+    >>> general_norm(Tensor([[1.0], [3.0]]), (0,), affine=False).numpy().round(3).tolist()
+    [[-1.0], [1.0]]
     """
     x = floating(tensor("general_norm", inp))
     axes = shapes.normalize_axes("general_norm", normalized_axis, x.ndim)
@@ -262,6 +279,9 @@ def local_response_norm(
     Raises:
         ShapeError: where the input has another rank than 4.
         AttrError: where the window of channels is not odd and positive.
+
+    >>> local_response_norm(Tensor([[[[2.0]]]]), 1, k=1.0, alpha=0.75, beta=1.0).tolist()
+    [[[[0.5]]]]
     """
     x = floating(tensor("local_response_norm", inp))
     if x.ndim != 4:

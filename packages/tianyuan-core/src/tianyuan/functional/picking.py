@@ -15,6 +15,9 @@ def gather(inp: Tensor, axis: int, index: Tensor) -> Tensor:
     """Pick one element of each row along an axis per entry of ``index``.
 
     ``index`` has the rank of ``inp``; its other extents may be smaller. The result has its shape.
+
+    >>> gather(Tensor([[1, 2], [3, 4]]), 1, Tensor([[1], [0]])).tolist()
+    [[2], [3]]
     """
     axis = shapes.normalize_axis("gather", axis, tensor("gather", inp).ndim)
     return run("gather", inp, tensor("gather", index, "index"), axis=axis)
@@ -24,6 +27,9 @@ def scatter(inp: Tensor, axis: int, index: Tensor, source: Tensor) -> Tensor:
     """Return ``inp`` with the elements that ``index`` names along an axis taken from ``source``.
 
     Where two entries name one element, the later in row-major order stays.
+
+    >>> scatter(Tensor([1, 2, 3]), 0, Tensor([2, 0]), Tensor([7, 8])).tolist()
+    [8, 2, 7]
     """
     axis = shapes.normalize_axis("scatter", axis, tensor("scatter", inp).ndim)
     value = tensor("scatter", source, "source").cast(inp.dtype)
@@ -37,6 +43,9 @@ def where(mask: Tensor, x: Any = None, y: Any = None) -> Any:
 
     Raises:
         DTypeError: where the mask is not bool, or only one of x and y is given.
+
+    >>> where(Tensor([True, False]), Tensor([1, 2]), 0).tolist()
+    [1, 0]
     """
     if x is None and y is None:
         return non_zero(mask, as_tuple=True)
@@ -58,6 +67,9 @@ def non_zero(condition: Tensor, as_tuple: bool = False) -> Any:
 
     Raises:
         TraceError: inside a trace.
+
+    >>> non_zero(Tensor([0, 5, 6])).tolist()
+    [[1], [2]]
     """
     found = concrete("non_zero", tensor("non_zero", condition)).nonzero()
     vectors = [Tensor(row.astype("int32"), device=condition.device) for row in found]
@@ -75,6 +87,9 @@ def cond_take(mask: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     Raises:
         ShapeError: where the shapes differ.
         TraceError: inside a trace, since the size depends on data.
+
+    >>> [part.tolist() for part in cond_take(Tensor([True, False]), Tensor([7, 8]))]
+    [[7], [0]]
     """
     if not same_shape(tensor("cond_take", mask, "mask").shape, tensor("cond_take", x).shape):
         raise ShapeError(
@@ -88,7 +103,11 @@ def cond_take(mask: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cumsum(inp: Tensor, axis: int) -> Tensor:
-    """Return the running sum along an axis; bool is counted in int32."""
+    """Return the running sum along an axis; bool is counted in int32.
+
+    >>> cumsum(Tensor([1, 2, 3]), 0).tolist()
+    [1, 3, 6]
+    """
     found = tensor("cumsum", inp)
     if dtypes.is_bool(found.dtype):
         found = cast(Tensor, found.cast("int32"))
@@ -112,6 +131,9 @@ def diag(inp: Tensor, k: int = 0) -> Tensor:
 
     Raises:
         ShapeError: where the input has another rank than 1 or 2.
+
+    >>> diag(Tensor([[1, 2], [3, 4]])).tolist()
+    [1, 4]
     """
     found = tensor("diag", inp)
     above, below = max(k, 0), max(-k, 0)

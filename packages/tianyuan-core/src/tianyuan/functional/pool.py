@@ -33,6 +33,9 @@ def max_pool2d(inp: Tensor, kernel_size: Any, stride: Any = None, padding: Any =
     Raises:
         ShapeError: where the input has another rank than 4 or is smaller than the kernel.
         AttrError: where the window is not valid.
+
+    >>> max_pool2d(Tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), 2).tolist()
+    [[[[4.0]]]]
     """
     found = floating(tensor("max_pool2d", inp))
     return run("max_pool2d", found, **_window("max_pool2d", kernel_size, stride, padding))
@@ -52,6 +55,9 @@ def avg_pool2d(
     Raises:
         ShapeError: where the input has another rank than 4 or is smaller than the kernel.
         AttrError: where the window is not valid or the mode unknown.
+
+    >>> avg_pool2d(Tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), 2).tolist()
+    [[[[2.5]]]]
     """
     modes = ("average_count_exclude_padding", "average")
     counts = choice("avg_pool2d", "mode", mode, modes) == "average"
@@ -69,6 +75,9 @@ def adaptive_avg_pool2d(inp: Tensor, oshp: Any) -> Tensor:
     """Average over windows chosen so that the output has the extents ``oshp``.
 
     Window i of an axis runs from floor(i*H/o) to ceil((i+1)*H/o).
+
+    >>> adaptive_avg_pool2d(Tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), (1, 2)).tolist()
+    [[[[2.0, 3.0]]]]
     """
     found = floating(tensor("adaptive_avg_pool2d", inp))
     return run("adaptive_avg_pool2d", found, size=_target("adaptive_avg_pool2d", oshp))
@@ -78,6 +87,9 @@ def adaptive_max_pool2d(inp: Tensor, oshp: Any) -> Tensor:
     """Return the largest element of windows chosen so that the output has the extents ``oshp``.
 
     Window i of an axis runs from floor(i*H/o) to ceil((i+1)*H/o).
+
+    >>> adaptive_max_pool2d(Tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), 1).tolist()
+    [[[[4.0]]]]
     """
     found = floating(tensor("adaptive_max_pool2d", inp))
     return run("adaptive_max_pool2d", found, size=_target("adaptive_max_pool2d", oshp))

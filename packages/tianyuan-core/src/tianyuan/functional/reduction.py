@@ -32,31 +32,51 @@ def _counting(op: str, inp: Any) -> Tensor:
 
 @accepts_keepdim
 def sum(inp: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Sum over axes, all of them by default; bool is counted in int32."""
+    """Sum over axes, all of them by default; bool is counted in int32.
+
+    >>> sum(Tensor([[1.0, 2.0], [3.0, 6.0]]), axis=0).tolist()
+    [4.0, 8.0]
+    """
     return _reduce("sum", _counting("sum", inp), axis, keepdims)
 
 
 @accepts_keepdim
 def prod(inp: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Multiply over axes, all of them by default; bool is counted in int32."""
+    """Multiply over axes, all of them by default; bool is counted in int32.
+
+    >>> prod(Tensor([[1.0, 2.0], [3.0, 6.0]])).item()
+    36.0
+    """
     return _reduce("prod", _counting("prod", inp), axis, keepdims)
 
 
 @accepts_keepdim
 def mean(inp: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Average over axes, all of them by default; integers in float32."""
+    """Average over axes, all of them by default; integers in float32.
+
+    >>> mean(Tensor([[1.0, 2.0], [3.0, 6.0]]), axis=1, keepdims=True).tolist()
+    [[1.5], [4.5]]
+    """
     return _reduce("mean", floating(tensor("mean", inp)), axis, keepdims)
 
 
 @accepts_keepdim
 def max(inp: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Return the largest element over axes, all of them by default."""
+    """Return the largest element over axes, all of them by default.
+
+    >>> max(Tensor([[1.0, 2.0], [3.0, 6.0]])).item()
+    6.0
+    """
     return _reduce("max", inp, axis, keepdims)
 
 
 @accepts_keepdim
 def min(inp: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Return the smallest element over axes, all of them by default."""
+    """Return the smallest element over axes, all of them by default.
+
+    >>> min(Tensor([[1.0, 2.0], [3.0, 6.0]]), axis=1).tolist()
+    [1.0, 3.0]
+    """
     return _reduce("min", inp, axis, keepdims)
 
 
@@ -82,14 +102,22 @@ def amin(inp: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 
 @accepts_keepdim
 def var(inp: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Return the biased variance over axes, all of them by default."""
+    """Return the biased variance over axes, all of them by default.
+
+    >>> var(Tensor([1.0, 3.0])).item()
+    1.0
+    """
     inp = floating(tensor("var", inp))
     return mean(elemwise.square(elemwise.sub(inp, mean(inp, axis, True))), axis, keepdims)
 
 
 @accepts_keepdim
 def std(inp: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Return the square root of the biased variance over axes, all of them by default."""
+    """Return the square root of the biased variance over axes, all of them by default.
+
+    >>> std(Tensor([1.0, 3.0])).item()
+    1.0
+    """
     return _root(var(inp, axis, keepdims))
 
 
@@ -124,6 +152,9 @@ def argmax(inp: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Return the int32 index of the first largest element along an axis.
 
     Several axes, or None for all of them, count as one flattened axis.
+
+    >>> argmax(Tensor([[1, 5], [7, 2]]), axis=1).tolist()
+    [1, 0]
     """
     return _arg_reduce("argmax", inp, axis, keepdims)
 
@@ -133,6 +164,9 @@ def argmin(inp: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Return the int32 index of the first smallest element along an axis.
 
     Several axes, or None for all of them, count as one flattened axis.
+
+    >>> argmin(Tensor([3, 1, 2])).item()
+    1
     """
     return _arg_reduce("argmin", inp, axis, keepdims)
 
@@ -146,6 +180,9 @@ def norm(
     Order 0 counts the elements that are not zero; orders inf and -inf give the largest and the
     smallest absolute value; any other p gives sum(|x|**p)**(1/p). Where the norm is 0, so is its
     gradient.
+
+    >>> norm(Tensor([3.0, 4.0])).item()
+    5.0
     """
     inp = floating(tensor("norm", inp))
     order = 2.0 if ord is None else float(ord)
@@ -169,23 +206,39 @@ def norm(
 def normalize(
     inp: Tensor, ord: float | None = None, axis: int | None = None, eps: float = 1e-12
 ) -> Tensor:
-    """Divide by the norm of order ``ord`` along an axis, or of all elements; at least ``eps``."""
+    """Divide by the norm of order ``ord`` along an axis, or of all elements; at least ``eps``.
+
+    >>> normalize(Tensor([0.0, 4.0])).tolist()
+    [0.0, 1.0]
+    """
     size = norm(inp, ord, axis, keepdims=axis is not None)
     return elemwise.div(inp, elemwise.clip(size, lower=eps))
 
 
 def sign(x: Tensor) -> Tensor:
-    """Return -1, 0 or 1 by the sign of each element."""
+    """Return -1, 0 or 1 by the sign of each element.
+
+    >>> sign(Tensor([-2, 0, 3])).tolist()
+    [-1, 0, 1]
+    """
     return run("sign", tensor("sign", x))
 
 
 def isnan(inp: Tensor) -> Tensor:
-    """Tell by bool which elements are not a number."""
+    """Tell by bool which elements are not a number.
+
+    >>> isnan(Tensor([1.0, float("nan")])).tolist()
+    [False, True]
+    """
     return run("isnan", floating(tensor("isnan", inp)))
 
 
 def isinf(inp: Tensor) -> Tensor:
-    """Tell by bool which elements are infinite."""
+    """Tell by bool which elements are infinite.
+
+    >>> isinf(Tensor([1.0, float("inf")])).tolist()
+    [False, True]
+    """
     return run("isinf", floating(tensor("isinf", inp)))
 
 
@@ -206,6 +259,9 @@ def sort(
 
     ``axis`` is another name for ``dim``. The sort is stable. NaN comes last, or first where
     ``descending``.
+
+    >>> [part.tolist() for part in sort(Tensor([3, 1, 2]))]
+    [[1, 2, 3], [1, 2, 0]]
     """
     place = dim if axis is None else axis
     axis = shapes.normalize_axis("sort", place, tensor("sort", inp).ndim)
@@ -214,7 +270,11 @@ def sort(
 
 
 def argsort(inp: Tensor, descending: bool = False, *, axis: int = -1) -> Tensor:
-    """Return the int32 indices that sort along an axis, the last by default; the sort is stable."""
+    """Return the int32 indices that sort along an axis, the last by default; the sort is stable.
+
+    >>> argsort(Tensor([3, 1, 2]), descending=True).tolist()
+    [0, 2, 1]
+    """
     axis = shapes.normalize_axis("argsort", axis, tensor("argsort", inp).ndim)
     return run_many("sort", inp, axis=axis, descending=bool(descending))[1]
 
@@ -235,6 +295,9 @@ def topk(
 
     Raises:
         AttrError: where k is not between 1 and the extent.
+
+    >>> [part.tolist() for part in topk(Tensor([3, 1, 2]), 2)]
+    [[3, 2], [0, 2]]
     """
     axis = shapes.normalize_axis("topk", axis, tensor("topk", inp).ndim)
     if not 1 <= int(k) <= int(inp.shape[axis]):

@@ -85,6 +85,10 @@ def roi_align(
         AttrError: where the mode is unknown.
         KernelError: where a region is not finite, ends before it starts while ``aligned``, or
             names an image that is not there.
+
+    >>> x, rois = Tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), Tensor([[0.0, 0.0, 0.0, 2.0, 2.0]])
+    >>> roi_align(x, rois, 2, sample_points=1).tolist()
+    [[[[1.0, 2.0], [3.0, 4.0]]]]
     """
     op = "roi_align"
     image = images(op, inp)
@@ -141,6 +145,10 @@ def roi_pooling(
         ShapeError: where the shapes do not fit.
         AttrError: where the mode is unknown.
         KernelError: where a region is not finite or names an image that is not there.
+
+    >>> x, rois = Tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), Tensor([[0.0, 0.0, 0.0, 1.0, 1.0]])
+    >>> roi_pooling(x, rois, 1).tolist()
+    [[[[4.0]]]]
     """
     op = "roi_pooling"
     image = images(op, inp)
@@ -190,6 +198,10 @@ def nms(boxes: Tensor, scores: Tensor, iou_thresh: float, max_output: int | None
     Raises:
         ShapeError: where boxes are not (N, 4) or scores not (N,).
         TraceError: inside a trace.
+
+    >>> boxes = Tensor([[0.0, 0.0, 2.0, 2.0], [0.0, 0.0, 2.0, 1.9], [5.0, 5.0, 6.0, 6.0]])
+    >>> nms(boxes, Tensor([0.5, 0.9, 0.3]), 0.5).tolist()
+    [1, 2]
     """
     rank_ok = tensor("nms", boxes, "boxes").ndim == 2 and tensor("nms", scores, "scores").ndim == 1
     if not rank_ok or int(boxes.shape[1]) != 4 or int(boxes.shape[0]) != int(scores.shape[0]):

@@ -174,6 +174,9 @@ def remap(
         ShapeError: where the shapes do not fit.
         AttrError: where a mode is unknown.
         KernelError: where a point is NaN or infinite.
+
+    >>> remap(Tensor([[[[1.0, 3.0]]]]), Tensor([[[[0.5, 0.0]]]])).tolist()
+    [[[[2.0]]]]
     """
     image, points = images("remap", inp), floating(tensor("remap", map_xy, "map_xy"))
     fits = points.ndim == 4 and int(points.shape[3]) == 2
@@ -206,6 +209,10 @@ def warp_perspective(
         ShapeError: where the shapes do not fit.
         AttrError: where a mode or format is unknown.
         KernelError: where a matrix holds NaN or infinity.
+
+    >>> unit = Tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]])
+    >>> warp_perspective(Tensor([[[[1.0, 2.0]]]]), unit, (1, 2)).tolist()
+    [[[[1.0, 2.0]]]]
     """
     op = "warp_perspective"
     image = images(op, inp, format)
@@ -228,6 +235,10 @@ def warp_affine(
         ShapeError: where the shapes do not fit.
         AttrError: where a mode or format is unknown.
         KernelError: where a matrix holds NaN or infinity.
+
+    >>> shift = Tensor([[[1.0, 0.0, 1.0], [0.0, 1.0, 0.0]]])
+    >>> warp_affine(Tensor([[[[1.0, 2.0, 3.0]]]]), shift, (1, 2), format="NCHW").tolist()
+    [[[[2.0, 3.0]]]]
     """
     image = images("warp_affine", inp, format)
     return _warped("warp_affine", image, mat, 2, out_shape, None, border_mode, border_val, format,

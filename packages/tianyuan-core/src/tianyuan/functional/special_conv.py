@@ -36,6 +36,9 @@ def conv_transpose3d(
     Raises:
         ShapeError: where ranks, channels or groups do not fit.
         AttrError: where an output padding is not smaller than the stride or the dilation.
+
+    >>> conv_transpose3d(Tensor([[[[[1.0]]]]]), Tensor([[[[[2.0]], [[3.0]]]]])).tolist()
+    [[[[[2.0]], [[3.0]]]]]
     """
     op = "conv_transpose3d"
     strides, pads = triple(op, "stride", stride, 1), triple(op, "padding", padding, 0)
@@ -90,6 +93,10 @@ def local_conv2d(
 
     Raises:
         ShapeError: where the shapes do not fit.
+
+    >>> weight = Tensor([10.0, 100.0]).reshape(1, 2, 1, 1, 1, 1)
+    >>> local_conv2d(Tensor([[[[1.0, 2.0]]]]), weight).tolist()
+    [[[[10.0, 200.0]]]]
     """
     op = "local_conv2d"
     choice(op, "conv_mode", conv_mode, ("cross_correlation",))
@@ -140,6 +147,11 @@ def deformable_conv2d(
     Raises:
         ShapeError: where the shapes do not fit.
         KernelError: where an offset is NaN or infinite.
+
+    >>> x, w = Tensor([[[[1.0, 3.0]]]]), Tensor([[[[2.0]]]])
+    >>> moved = Tensor([[[[0.0, 0.0]], [[0.5, 0.0]]]])
+    >>> deformable_conv2d(x, w, moved, Tensor([[[[1.0, 1.0]]]])).tolist()
+    [[[[4.0, 6.0]]]]
     """
     op = "deformable_conv2d"
     choice(op, "conv_mode", conv_mode, ("cross_correlation",))

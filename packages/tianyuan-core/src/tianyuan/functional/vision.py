@@ -42,6 +42,9 @@ def interpolate(
     Raises:
         ShapeError: where the rank does not fit the mode.
         AttrError: where not exactly one of size and scale_factor is given, or a mode is unknown.
+
+    >>> interpolate(Tensor([[[[1.0, 3.0]]]]), (1, 4)).tolist()
+    [[[[1.0, 1.5, 2.5, 3.0]]]]
     """
     choice("interpolate", "mode", mode, _MODES)
     found = floating(tensor("interpolate", inp))
@@ -135,6 +138,9 @@ def resize(
     Raises:
         ShapeError: where the input has another rank than 4.
         AttrError: where a mode or format is unknown.
+
+    >>> resize(Tensor([[[[1.0, 3.0]]]]), (1, 2)).tolist()
+    [[[[1.0, 3.0]]]]
     """
     choice("resize", "format", format, ("NCHW", "NHWC"))
     choice("resize", "imode", imode, ("bilinear", "nearest", "bicubic"))
