@@ -70,6 +70,10 @@ def operations(opr: OpNode) -> int:
     return max(map(_size, (*opr.inputs, *opr.outputs)))
 
 
+def _inputs(network: Network) -> list[VarNode]:
+    return [opr.outputs[0] for opr in network.data_providers_filter]
+
+
 def _entries(
     network: Network, known: dict[VarNode, np.ndarray], cal: tuple[bool, bool, bool]
 ) -> stats.StatsDetails:
@@ -170,7 +174,7 @@ def visualize(
         GraphError: where an input is missing or unknown.
     """
     network = Network.load(model_path)
-    names = [opr.name for opr in network.data_providers_filter]
+    names = [var.name for var in _inputs(network)]
     given = dict(inp_dict or {})
     if input is not None:
         given[names[0] if names else ""] = input
@@ -225,7 +229,7 @@ def _command(
     given: dict[str, np.ndarray] | None = None
     if inputs:
         network = Network.load(model)
-        specs = {opr.name: opr.outputs[0]._spec for opr in network.data_providers_filter}
+        specs = {var.name: var._spec for var in _inputs(network)}
         given = read_inputs(specs, inputs)
     visualize(str(model), log_path, None, given, params, flops, activations)
 

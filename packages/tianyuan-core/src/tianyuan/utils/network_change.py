@@ -164,14 +164,15 @@ class NetworkChanges(NetworkQueries):
                 the old size in another way; nothing has changed then.
         """
         inputs = [opr.outputs[0] for opr in self.data_providers_filter]
-        names = {var.name for var in inputs}
-        unknown = [name for name in blacklist if name not in names]
+        names = [var.name for var in inputs]
+        left = set(blacklist)
+        unknown = sorted(left.difference(names))
         if unknown:
             raise GraphError(
                 f"reset_batch_size: blacklist names no input, got {', '.join(unknown)}, "
                 f"expected some of {', '.join(names)}"
             )
-        batched = [var for var in inputs if var.name not in set(blacklist)]
+        batched = [var for var in inputs if var.name not in left]
         found = {shapes.expr_of(var._spec.shape[0]) if var.ndim else None for var in batched}
         if len(found) != 1 or None in found:
             raise GraphError(

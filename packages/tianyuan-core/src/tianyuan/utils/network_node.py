@@ -306,7 +306,7 @@ def is_kind(node: NetworkNode, kind: Any) -> bool:
 
 def _class(name: str, ops: str) -> type[OpNode]:
     """Make a class of operators by MegEngine's name."""
-    members = {"ops": frozenset(ops.split()), "__doc__": f"An operator of {ops}.",
+    members = {"ops": frozenset(ops.split()), "__doc__": f"An operator of {ops or 'a whole family'}.",
                "__module__": __name__}  # fmt: skip
     return type(name, (OpNode,), members)
 
