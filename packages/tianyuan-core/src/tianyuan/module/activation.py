@@ -12,7 +12,11 @@ from .module import Module
 
 
 class ReLU(Module):
-    """Apply max(x, 0)."""
+    """Apply max(x, 0).
+
+    >>> ReLU()(Tensor([-1.0, 2.0])).numpy()
+    array([0., 2.], dtype=float32)
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         """Return max(x, 0)."""
@@ -21,7 +25,11 @@ class ReLU(Module):
 
 
 class Sigmoid(Module):
-    """Apply 1 / (1 + exp(-x))."""
+    """Apply 1 / (1 + exp(-x)).
+
+    >>> Sigmoid()(Tensor([0.0])).numpy()
+    array([0.5], dtype=float32)
+    """
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return 1 / (1 + exp(-x))."""
@@ -30,7 +38,11 @@ class Sigmoid(Module):
 
 
 class SiLU(Module):
-    """Apply x * sigmoid(x)."""
+    """Apply x * sigmoid(x).
+
+    >>> SiLU()(Tensor([0.0, 1.0])).numpy().round(3)
+    array([0.   , 0.731], dtype=float32)
+    """
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return x * sigmoid(x)."""
@@ -39,7 +51,11 @@ class SiLU(Module):
 
 
 class GELU(Module):
-    """Apply x * Phi(x), the exact form with erf."""
+    """Apply x * Phi(x), the exact form with erf.
+
+    >>> GELU()(Tensor([0.0, 1.0])).numpy().round(3)
+    array([0.   , 0.841], dtype=float32)
+    """
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return x * Phi(x)."""
@@ -48,7 +64,11 @@ class GELU(Module):
 
 
 class LeakyReLU(Module):
-    """Apply max(x, 0) + negative_slope * min(x, 0)."""
+    """Apply max(x, 0) + negative_slope * min(x, 0).
+
+    >>> LeakyReLU(0.5)(Tensor([-1.0, 2.0])).numpy()
+    array([-0.5,  2. ], dtype=float32)
+    """
 
     def __init__(self, negative_slope: float = 0.01, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -69,6 +89,9 @@ class PReLU(Module):
     Args:
         num_parameters: 1, or the count of channels of (N, C, H, W).
         init: what w starts from.
+
+    >>> PReLU()(Tensor([-1.0, 2.0])).numpy()
+    array([-0.25,  2.  ], dtype=float32)
     """
 
     def __init__(self, num_parameters: int = 1, init: float = 0.25, **kwargs: Any) -> None:
@@ -91,6 +114,9 @@ class Softmax(Module):
 
     Args:
         axis: if None, 1 for inputs of 2 or 4 dimensions, else 0.
+
+    >>> Softmax(axis=0)(Tensor([0.0, 0.0])).numpy()
+    array([0.5, 0.5], dtype=float32)
     """
 
     def __init__(self, axis: int | None = None, **kwargs: Any) -> None:

@@ -34,6 +34,11 @@ class MultiHeadAttention(Module):
 
     Raises:
         AttrError: where the heads do not divide the extent, or an option must be False.
+
+    >>> x = F.ones((2, 5, 8))
+    >>> outputs, weights = MultiHeadAttention(8, 2)(x, x, x, need_weights=True)
+    >>> outputs.shape, weights.shape
+    ((2, 5, 8), (2, 2, 5, 5))
     """
 
     def __init__(

@@ -21,6 +21,10 @@ class Sequential(Module):
 
     Raises:
         AttrError: where an item is no module or a name is taken.
+
+    >>> from tianyuan.module import Linear, ReLU
+    >>> Sequential(Linear(2, 3), ReLU())(F.ones((1, 2))).shape
+    (1, 3)
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -252,7 +256,11 @@ class Flatten(Module):
 
 
 class Identity(Module):
-    """Return the input as it is."""
+    """Return the input as it is.
+
+    >>> Identity()(Tensor([1.0])).numpy()
+    array([1.], dtype=float32)
+    """
 
     def forward(self, x: Any) -> Any:
         """Return ``x``."""
@@ -296,6 +304,9 @@ class Elemwise(Module):
 
     Raises:
         AttrError: where there is no function of the name.
+
+    >>> Elemwise("add")(Tensor([1.0]), Tensor([2.0])).numpy()
+    array([3.], dtype=float32)
     """
 
     def __init__(self, method: str, **kwargs: Any) -> None:
@@ -318,7 +329,11 @@ class Elemwise(Module):
 
 
 class Concat(Module):
-    """Join tensors along an axis."""
+    """Join tensors along an axis.
+
+    >>> Concat()([Tensor([1.0]), Tensor([2.0])]).numpy()
+    array([1., 2.], dtype=float32)
+    """
 
     def forward(self, inps: Iterable[Tensor], axis: int = 0) -> Tensor:
         """Return the tensors joined along ``axis``."""

@@ -19,7 +19,11 @@ from .norm import BatchNorm1d, BatchNorm2d
 
 
 class QuantStub(Module):
-    """Mark where floats become quantised; the identity until then."""
+    """Mark where floats become quantised; the identity until then.
+
+    >>> QuantStub()(Tensor([1.0])).numpy()
+    array([1.], dtype=float32)
+    """
 
     def forward(self, inp: Any) -> Any:
         """Return the input."""
@@ -27,7 +31,11 @@ class QuantStub(Module):
 
 
 class DequantStub(Module):
-    """Mark where quantised values become floats; the identity until then."""
+    """Mark where quantised values become floats; the identity until then.
+
+    >>> DequantStub()(Tensor([1.0])).numpy()
+    array([1.], dtype=float32)
+    """
 
     def forward(self, inp: Any) -> Any:
         """Return the input."""
@@ -35,7 +43,11 @@ class DequantStub(Module):
 
 
 class ConvRelu2d(Conv2d):
-    """Apply ``Conv2d``, then ReLU; arguments as for ``Conv2d``."""
+    """Apply ``Conv2d``, then ReLU; arguments as for ``Conv2d``.
+
+    >>> bool((ConvRelu2d(2, 3, 3)(F.ones((1, 2, 4, 4))).numpy() >= 0).all())
+    True
+    """
 
     def forward(self, inp: Tensor) -> Tensor:
         """Return max(conv(x), 0)."""
@@ -44,7 +56,11 @@ class ConvRelu2d(Conv2d):
 
 
 class ConvTransposeRelu2d(ConvTranspose2d):
-    """Apply ``ConvTranspose2d``, then ReLU; arguments as for ``ConvTranspose2d``."""
+    """Apply ``ConvTranspose2d``, then ReLU; arguments as for ``ConvTranspose2d``.
+
+    >>> bool((ConvTransposeRelu2d(2, 3, 3)(F.ones((1, 2, 4, 4))).numpy() >= 0).all())
+    True
+    """
 
     def forward(self, inp: Tensor) -> Tensor:
         """Return max(conv_transpose(x), 0)."""
@@ -53,7 +69,11 @@ class ConvTransposeRelu2d(ConvTranspose2d):
 
 
 class LinearRelu(Linear):
-    """Apply ``Linear``, then ReLU; arguments as for ``Linear``."""
+    """Apply ``Linear``, then ReLU; arguments as for ``Linear``.
+
+    >>> bool((LinearRelu(2, 3)(F.ones((1, 2))).numpy() >= 0).all())
+    True
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         """Return max(x W^T + b, 0)."""
@@ -120,7 +140,11 @@ class ConvBn2d(_Normalised):
 
 
 class ConvBnRelu2d(ConvBn2d):
-    """Apply ``ConvBn2d``, then ReLU."""
+    """Apply ``ConvBn2d``, then ReLU.
+
+    >>> bool((ConvBnRelu2d(2, 3, 3)(F.ones((1, 2, 4, 4))).numpy() >= 0).all())
+    True
+    """
 
     def forward(self, inp: Tensor) -> Tensor:
         """Return max(bn(conv(x)), 0)."""
@@ -148,7 +172,11 @@ class ConvTransposeBn2d(_Normalised):
 
 
 class ConvTransposeBnRelu2d(ConvTransposeBn2d):
-    """Apply ``ConvTransposeBn2d``, then ReLU."""
+    """Apply ``ConvTransposeBn2d``, then ReLU.
+
+    >>> bool((ConvTransposeBnRelu2d(2, 3, 3)(F.ones((1, 2, 4, 4))).numpy() >= 0).all())
+    True
+    """
 
     def forward(self, inp: Tensor) -> Tensor:
         """Return max(bn(conv_transpose(x)), 0)."""
@@ -176,7 +204,11 @@ class LinearBn1d(_Normalised):
 
 
 class LinearBnRelu1d(LinearBn1d):
-    """Apply ``LinearBn1d``, then ReLU."""
+    """Apply ``LinearBn1d``, then ReLU.
+
+    >>> bool((LinearBnRelu1d(2, 3)(F.ones((4, 2))).numpy() >= 0).all())
+    True
+    """
 
     def forward(self, inp: Tensor) -> Tensor:
         """Return max(bn(x W^T + b), 0)."""
@@ -198,6 +230,9 @@ class BatchMatMulActivation(Module):
 
     Raises:
         AttrError: for another mode.
+
+    >>> BatchMatMulActivation(2, 3, 4)(F.ones((2, 3, 5))).shape
+    (2, 4, 5)
     """
 
     def __init__(

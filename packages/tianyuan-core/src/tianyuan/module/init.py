@@ -11,28 +11,58 @@ from ..shapes import format_shape
 
 
 def fill_(tensor: Tensor, val: float) -> None:
-    """Set every element to a value."""
+    """Set every element to a value.
+
+    >>> weight = Tensor([0.0, 0.0])
+    >>> fill_(weight, 3)
+    >>> weight.numpy()
+    array([3., 3.], dtype=float32)
+    """
     tensor._reset(tensor.full(tensor.shape, val, tensor.dtype))
 
 
 def zeros_(tensor: Tensor) -> None:
-    """Set every element to zero."""
+    """Set every element to zero.
+
+    >>> weight = Tensor([1.0])
+    >>> zeros_(weight)
+    >>> weight.numpy()
+    array([0.], dtype=float32)
+    """
     fill_(tensor, 0)
 
 
 def ones_(tensor: Tensor) -> None:
-    """Set every element to one."""
+    """Set every element to one.
+
+    >>> weight = Tensor([0.0])
+    >>> ones_(weight)
+    >>> weight.numpy()
+    array([1.], dtype=float32)
+    """
     fill_(tensor, 1)
 
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> None:
-    """Draw every element from the uniform distribution over [a, b)."""
+    """Draw every element from the uniform distribution over [a, b).
+
+    >>> weight = Tensor([0.0] * 4)
+    >>> uniform_(weight, 2.0, 3.0)
+    >>> bool(((weight.numpy() >= 2) & (weight.numpy() < 3)).all())
+    True
+    """
     drawn = uniform(low=a, high=b, size=tensor.shape)
     tensor._reset(_like(drawn, tensor))
 
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> None:
-    """Draw every element from the normal distribution of a mean and a standard deviation."""
+    """Draw every element from the normal distribution of a mean and a standard deviation.
+
+    >>> weight = Tensor([0.0, 0.0])
+    >>> normal_(weight, 5.0, 0.0)
+    >>> weight.numpy()
+    array([5., 5.], dtype=float32)
+    """
     drawn = normal(mean=mean, std=std, size=tensor.shape)
     tensor._reset(_like(drawn, tensor))
 
@@ -52,6 +82,9 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
     Raises:
         AttrError: for another name, or a slope that is no number.
+
+    >>> round(calculate_gain("relu"), 4)
+    1.4142
     """
     linear = (
         "linear",
@@ -82,6 +115,9 @@ def calculate_fan_in_and_fan_out(tensor: Tensor) -> tuple[float, float]:
 
     Raises:
         ShapeError: where the weight has fewer than two dimensions.
+
+    >>> calculate_fan_in_and_fan_out(Tensor([[0.0, 0.0, 0.0]]))
+    (3, 1)
     """
     shape = tuple(int(extent) for extent in tensor.shape)
     if len(shape) < 2:
@@ -99,6 +135,9 @@ def calculate_correct_fan(tensor: Tensor, mode: str) -> float:
 
     Raises:
         AttrError: for another mode.
+
+    >>> calculate_correct_fan(Tensor([[0.0, 0.0, 0.0]]), "fan_in")
+    3
     """
     chosen = mode.lower()
     if chosen not in ("fan_in", "fan_out"):
@@ -109,13 +148,25 @@ def calculate_correct_fan(tensor: Tensor, mode: str) -> float:
 
 
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> None:
-    """Draw from U(-a, a), a = gain * sqrt(6 / (fan_in + fan_out)); Glorot and Bengio 2010."""
+    """Draw from U(-a, a), a = gain * sqrt(6 / (fan_in + fan_out)); Glorot and Bengio 2010.
+
+    >>> weight = Tensor([[0.0] * 6] * 6)
+    >>> xavier_uniform_(weight)
+    >>> bool((abs(weight.numpy()) <= (6 / 12) ** 0.5).all())
+    True
+    """
     bound = gain * math.sqrt(6.0 / sum(calculate_fan_in_and_fan_out(tensor)))
     uniform_(tensor, -bound, bound)
 
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> None:
-    """Draw from N(0, gain^2 * 2 / (fan_in + fan_out)); Glorot and Bengio 2010."""
+    """Draw from N(0, gain^2 * 2 / (fan_in + fan_out)); Glorot and Bengio 2010.
+
+    >>> weight = Tensor([[0.0] * 6] * 6)
+    >>> xavier_normal_(weight, gain=0.0)
+    >>> float(abs(weight.numpy()).max())
+    0.0
+    """
     normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(calculate_fan_in_and_fan_out(tensor))))
 
 
@@ -128,6 +179,11 @@ def msra_uniform_(
         a: negative slope of ``leaky_relu``.
         mode: ``fan_in`` keeps variance in the forward pass, ``fan_out`` in the backward pass.
         nonlinearity: what follows the weight; see ``calculate_gain``.
+
+    >>> weight = Tensor([[0.0] * 6] * 6)
+    >>> msra_uniform_(weight)
+    >>> bool((abs(weight.numpy()) <= 1.0).all())
+    True
     """
     std = calculate_gain(nonlinearity, a) / math.sqrt(calculate_correct_fan(tensor, mode))
     bound = math.sqrt(3.0) * std
@@ -137,6 +193,12 @@ def msra_uniform_(
 def msra_normal_(
     tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> None:
-    """Draw from N(0, gain^2 / fan); He et al. 2015. Arguments as for ``msra_uniform_``."""
+    """Draw from N(0, gain^2 / fan); He et al. 2015. Arguments as for ``msra_uniform_``.
+
+    >>> weight = Tensor([[0.0] * 6] * 6)
+    >>> msra_normal_(weight)
+    >>> bool(weight.numpy().any())
+    True
+    """
     std = calculate_gain(nonlinearity, a) / math.sqrt(calculate_correct_fan(tensor, mode))
     normal_(tensor, 0.0, std)

@@ -26,6 +26,9 @@ class Linear(Module):
         out_features: extent of the last axis of the output.
         bias: whether there is a bias.
         compute_mode: accepted for MegEngine's sake.
+
+    >>> Linear(2, 3)(F.ones((4, 2))).shape
+    (4, 3)
     """
 
     def __init__(
@@ -77,6 +80,10 @@ class Embedding(Module):
     Raises:
         AttrError: for an option that must be None.
         ShapeError: where the initial weight has another shape.
+
+    >>> table = Embedding.from_pretrained([[1.0, 2.0], [3.0, 4.0]])
+    >>> table(Tensor([1])).numpy()
+    array([[3., 4.]], dtype=float32)
     """
 
     def __init__(
@@ -159,6 +166,9 @@ class Dropout(Module):
 
     Args:
         drop_prob: probability of zero, in [0, 1).
+
+    >>> Dropout(0.5).eval()(Tensor([1.0])).numpy()
+    array([1.], dtype=float32)
     """
 
     def __init__(self, drop_prob: float = 0.0, **kwargs: Any) -> None:

@@ -35,6 +35,16 @@ class Module(metaclass=ABCMeta):
 
     Args:
         name: shown in messages and by tools.
+
+    >>> class Scale(Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.factor = Parameter([2.0])
+    ...     def forward(self, x):
+    ...         return x * self.factor
+    >>> net = Scale()
+    >>> net(Tensor([3.0])).numpy(), list(net.state_dict())
+    (array([6.], dtype=float32), ['factor'])
     """
 
     def __init__(self, name: str | None = None) -> None:

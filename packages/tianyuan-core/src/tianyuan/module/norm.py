@@ -111,14 +111,24 @@ class _BatchNorm(Module):
 
 
 class BatchNorm1d(_BatchNorm):
-    """Normalise the channels of (N, C) or (N, C, L); see ``BatchNorm2d``."""
+    """Normalise the channels of (N, C) or (N, C, L); see ``BatchNorm2d``.
+
+    >>> BatchNorm1d(1)(Tensor([[1.0], [3.0]])).numpy().round(2).ravel()
+    array([-1.,  1.], dtype=float32)
+    """
 
     _ranks = (2, 3)
 
 
 class BatchNorm2d(_BatchNorm):
-    __doc__ = (_BatchNorm.__doc__ or "").replace(
-        "Normalise channels", "Normalise the channels of (N, C, H, W)", 1
+    __doc__ = (
+        (_BatchNorm.__doc__ or "").replace(
+            "Normalise channels", "Normalise the channels of (N, C, H, W)", 1
+        )
+        + """
+    >>> BatchNorm2d(1)(Tensor([[[[1.0, 3.0]]]])).numpy().round(2).ravel()
+    array([-1.,  1.], dtype=float32)
+    """
     )
     _ranks = (4,)
 
@@ -181,6 +191,9 @@ class LayerNorm(Module):
         normalized_shape: extents of the last axes; an int for one.
         eps: added to the variance.
         affine: whether weight and bias are learned.
+
+    >>> LayerNorm(2)(Tensor([[1.0, 3.0]])).numpy().round(2)
+    array([[-1.,  1.]], dtype=float32)
     """
 
     _flat_state = True
@@ -278,6 +291,9 @@ class GroupNorm(Module):
 
     Raises:
         AttrError: where the groups do not divide the channels.
+
+    >>> GroupNorm(1, 2)(Tensor([[1.0, 3.0]])).numpy().round(2)
+    array([[-1.,  1.]], dtype=float32)
     """
 
     _flat_state = True
@@ -328,6 +344,9 @@ class InstanceNorm(Module):
         num_channels: count of channels.
         eps: added to the variance.
         affine: whether weight and bias, (num_channels,), are learned.
+
+    >>> InstanceNorm(1)(Tensor([[[[1.0, 3.0]]]])).numpy().round(2).ravel()
+    array([-1.,  1.], dtype=float32)
     """
 
     _flat_state = True
@@ -366,6 +385,9 @@ class GeneralNorm(Module):
 
     Raises:
         AttrError: where there are not as many extents as axes.
+
+    >>> GeneralNorm(2, 1)(Tensor([[1.0, 3.0]])).numpy().round(2)
+    array([[-1.,  1.]], dtype=float32)
     """
 
     _flat_state = True
@@ -418,6 +440,9 @@ class LocalResponseNorm(Module):
 
     Args:
         kernel_size: how many channels are neighbours, odd.
+
+    >>> LocalResponseNorm(1, k=0.0, alpha=1.0, beta=0.5)(Tensor([[[[2.0]]]])).numpy().ravel()
+    array([1.], dtype=float32)
     """
 
     def __init__(

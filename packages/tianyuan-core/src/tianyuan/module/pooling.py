@@ -18,6 +18,9 @@ class MaxPool2d(Module):
         kernel_size: (h, w) of a window.
         stride: the kernel's size if None.
         padding: (h, w) of minus infinity on both sides.
+
+    >>> MaxPool2d(2)(Tensor([[[[1.0, 2.0], [3.0, 4.0]]]])).numpy().ravel()
+    array([4.], dtype=float32)
     """
 
     def __init__(
@@ -50,6 +53,9 @@ class AvgPool2d(Module):
         padding: (h, w) of zeros on both sides.
         mode: ``average_count_exclude_padding`` divides by the pixels of the image in a window,
             ``average`` by the window's size.
+
+    >>> AvgPool2d(2)(Tensor([[[[1.0, 2.0], [3.0, 4.0]]]])).numpy().ravel()
+    array([2.5], dtype=float32)
     """
 
     def __init__(
@@ -81,7 +87,11 @@ class AvgPool2d(Module):
 
 
 class AdaptiveAvgPool2d(Module):
-    """Take the mean over windows chosen so that (N, C, H, W) becomes (N, C, *oshp)."""
+    """Take the mean over windows chosen so that (N, C, H, W) becomes (N, C, *oshp).
+
+    >>> AdaptiveAvgPool2d(1)(Tensor([[[[1.0, 2.0], [3.0, 4.0]]]])).numpy().ravel()
+    array([2.5], dtype=float32)
+    """
 
     def __init__(self, oshp: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -97,7 +107,11 @@ class AdaptiveAvgPool2d(Module):
 
 
 class AdaptiveMaxPool2d(Module):
-    """Take the maximum over windows chosen so that (N, C, H, W) becomes (N, C, *oshp)."""
+    """Take the maximum over windows chosen so that (N, C, H, W) becomes (N, C, *oshp).
+
+    >>> AdaptiveMaxPool2d(1)(Tensor([[[[1.0, 2.0], [3.0, 4.0]]]])).numpy().ravel()
+    array([4.], dtype=float32)
+    """
 
     def __init__(self, oshp: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -167,6 +181,9 @@ class Pad(Module):
         pad_width: (before, after) for each axis.
         mode: ``constant``, ``edge``, ``replicate`` or ``reflect``.
         constant_val: what ``constant`` pads with.
+
+    >>> Pad(((1, 1),), constant_val=5.0)(Tensor([1.0])).numpy()
+    array([5., 1., 5.], dtype=float32)
     """
 
     def __init__(
@@ -190,7 +207,12 @@ class Pad(Module):
 
 
 class PixelShuffle(Module):
-    """Rearrange (N, C r^2, H, W) into (N, C, H r, W r) for an upscale factor r."""
+    """Rearrange (N, C r^2, H, W) into (N, C, H r, W r) for an upscale factor r.
+
+    >>> PixelShuffle(2)(Tensor([[[[1.0]], [[2.0]], [[3.0]], [[4.0]]]])).numpy()[0, 0]
+    array([[1., 2.],
+           [3., 4.]], dtype=float32)
+    """
 
     def __init__(self, upscale_factor: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -245,7 +267,11 @@ class Upsample(Module):
 
 
 class SlidingWindow(Module):
-    """Gather windows of (N, C, H, W) into (N, C, OH, OW, KH, KW)."""
+    """Gather windows of (N, C, H, W) into (N, C, OH, OW, KH, KW).
+
+    >>> SlidingWindow(2)(F.ones((1, 1, 3, 4))).shape
+    (1, 1, 2, 3, 2, 2)
+    """
 
     def __init__(
         self,
@@ -270,7 +296,11 @@ class SlidingWindow(Module):
 
 
 class SlidingWindowTranspose(Module):
-    """Add windows (N, C, OH, OW, KH, KW) back onto (N, C, *output_size)."""
+    """Add windows (N, C, OH, OW, KH, KW) back onto (N, C, *output_size).
+
+    >>> SlidingWindowTranspose((1, 3), (1, 2))(F.ones((1, 1, 1, 2, 1, 2))).numpy().ravel()
+    array([1., 2., 1.], dtype=float32)
+    """
 
     def __init__(
         self,

@@ -76,6 +76,9 @@ class RNNCell(_Cell):
         input_size, hidden_size: extents of x and h.
         bias: whether there are biases.
         nonlinearity: ``tanh`` or ``relu``.
+
+    >>> RNNCell(3, 4)(F.ones((2, 3))).shape
+    (2, 4)
     """
 
     def __init__(
@@ -101,6 +104,10 @@ class LSTMCell(_Cell):
     Args:
         input_size, hidden_size: extents of x, and of h and c.
         bias: whether there are biases.
+
+    >>> hidden, cell = LSTMCell(3, 4)(F.ones((2, 3)))
+    >>> hidden.shape, cell.shape
+    ((2, 4), (2, 4))
     """
 
     _gates = 4
@@ -251,8 +258,15 @@ def _stacked(ends: list[State]) -> State:
 
 
 class RNN(_Recurrent):
-    __doc__ = (_Recurrent.__doc__ or "").replace(
-        "Run layers of cells over time.", "Run layers of ``RNNCell`` over time.", 1
+    __doc__ = (
+        (_Recurrent.__doc__ or "").replace(
+            "Run layers of cells over time.", "Run layers of ``RNNCell`` over time.", 1
+        )
+        + """
+    >>> outputs, hidden = RNN(3, 4, num_layers=2)(F.ones((5, 2, 3)))
+    >>> outputs.shape, hidden.shape
+    ((5, 2, 4), (2, 2, 4))
+    """
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -264,8 +278,15 @@ class RNN(_Recurrent):
 
 
 class LSTM(_Recurrent):
-    __doc__ = (_Recurrent.__doc__ or "").replace(
-        "Run layers of cells over time.", "Run layers of ``LSTMCell`` over time.", 1
+    __doc__ = (
+        (_Recurrent.__doc__ or "").replace(
+            "Run layers of cells over time.", "Run layers of ``LSTMCell`` over time.", 1
+        )
+        + """
+    >>> outputs, (hidden, cell) = LSTM(3, 4, num_layers=2)(F.ones((5, 2, 3)))
+    >>> outputs.shape, hidden.shape
+    ((5, 2, 4), (2, 2, 4))
+    """
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -276,8 +297,15 @@ class LSTM(_Recurrent):
 
 
 class GRU(_Recurrent):
-    __doc__ = (_Recurrent.__doc__ or "").replace(
-        "Run layers of cells over time.", "Run layers of ``GRUCell`` over time.", 1
+    __doc__ = (
+        (_Recurrent.__doc__ or "").replace(
+            "Run layers of cells over time.", "Run layers of ``GRUCell`` over time.", 1
+        )
+        + """
+    >>> outputs, hidden = GRU(3, 4, num_layers=2)(F.ones((5, 2, 3)))
+    >>> outputs.shape, hidden.shape
+    ((5, 2, 4), (2, 2, 4))
+    """
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

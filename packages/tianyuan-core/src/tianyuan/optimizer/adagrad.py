@@ -32,6 +32,13 @@ class Adagrad(Optimizer):
 
     Raises:
         AttrError: where a hyper-parameter is out of range.
+
+    >>> from tianyuan import Parameter
+    >>> weight = Parameter([1.0])
+    >>> weight.grad = Tensor([5.0])
+    >>> _ = Adagrad(weight, lr=0.25).step()
+    >>> weight.numpy()
+    array([0.75], dtype=float32)
     """
 
     def __init__(
@@ -90,6 +97,12 @@ class Adadelta(Optimizer):
 
     Raises:
         AttrError: where a hyper-parameter is out of range.
+
+    >>> from tianyuan import Parameter
+    >>> weight = Parameter([1.0])
+    >>> weight.grad = Tensor([5.0])
+    >>> bool(Adadelta(weight).step() and weight.item() < 1.0)
+    True
     """
 
     def __init__(

@@ -25,6 +25,13 @@ class Adam(Optimizer):
 
     Raises:
         AttrError: where a hyper-parameter is out of range.
+
+    >>> from tianyuan import Parameter
+    >>> weight = Parameter([1.0])
+    >>> weight.grad = Tensor([5.0])
+    >>> _ = Adam(weight, lr=0.25).step()
+    >>> weight.numpy().round(4)
+    array([0.75], dtype=float32)
     """
 
     _decoupled = False
@@ -90,6 +97,13 @@ class AdamW(Adam):
 
     p is multiplied by 1 - lr * weight_decay first, and weight_decay does not enter the moments.
     Arguments as for ``Adam``.
+
+    >>> from tianyuan import Parameter
+    >>> weight = Parameter([1.0])
+    >>> weight.grad = Tensor([0.0])
+    >>> _ = AdamW(weight, lr=0.5, weight_decay=0.5).step()
+    >>> weight.numpy()
+    array([0.75], dtype=float32)
     """
 
     _decoupled = True

@@ -20,6 +20,12 @@ def clip_grad_norm(tensors: Tensor | Iterable[Tensor], max_norm: float, ord: flo
 
     Raises:
         AttrError: where the bound is negative.
+
+    >>> from tianyuan import Parameter
+    >>> weight = Parameter([1.0, 1.0])
+    >>> weight.grad = Tensor([3.0, 4.0])
+    >>> clip_grad_norm(weight, 1.0).item(), weight.grad.numpy().round(3)
+    (5.0, array([0.6, 0.8], dtype=float32))
     """
     if not max_norm >= 0:
         raise AttrError(f"clip_grad_norm: max_norm is out of range, got {max_norm}, expected >= 0")
@@ -40,6 +46,13 @@ def clip_grad_value(tensors: Tensor | Iterable[Tensor], lower: float, upper: flo
 
     Raises:
         AttrError: where ``lower`` exceeds ``upper``.
+
+    >>> from tianyuan import Parameter
+    >>> weight = Parameter([1.0, 1.0])
+    >>> weight.grad = Tensor([3.0, -4.0])
+    >>> clip_grad_value(weight, -1.0, 2.0)
+    >>> weight.grad.numpy()
+    array([ 2., -1.], dtype=float32)
     """
     if not lower <= upper:
         raise AttrError(f"clip_grad_value: bounds are reversed, got {lower} and {upper}")

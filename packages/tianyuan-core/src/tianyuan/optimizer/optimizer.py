@@ -32,6 +32,12 @@ class Optimizer(metaclass=ABCMeta):
     Raises:
         AttrError: where there is no parameter, one stands twice, or a hyper-parameter is missing.
         DTypeError: where something is no parameter.
+
+    >>> from tianyuan import Parameter
+    >>> from tianyuan.optimizer import SGD
+    >>> groups = [{"params": Parameter([1.0])}, {"params": Parameter([2.0]), "lr": 0.1}]
+    >>> [group["lr"] for group in SGD(groups, lr=0.5).param_groups]
+    [0.5, 0.1]
     """
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:

@@ -21,6 +21,13 @@ class SGD(Optimizer):
         momentum: what is kept of the velocity.
         nesterov: whether the velocity looks ahead.
         weight_decay: factor of the parameter that is added to its gradient.
+
+    >>> from tianyuan import Parameter
+    >>> weight = Parameter([1.0])
+    >>> weight.grad = Tensor([2.0])
+    >>> _ = SGD(weight, lr=0.25).step()
+    >>> weight.numpy()
+    array([0.5], dtype=float32)
     """
 
     def __init__(
