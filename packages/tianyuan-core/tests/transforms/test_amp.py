@@ -11,7 +11,7 @@ import tianyuan.functional as F
 import tianyuan.module as M
 import tianyuan.optimizer as optim
 from tianyuan import amp
-from tianyuan.autodiff import GradManager
+from tianyuan.autodiff import GradManager, grad
 from tianyuan.errors import AttrError, TraceError
 from tianyuan.jit import trace
 
@@ -167,6 +167,30 @@ def test_gradients_are_float32_and_near(low: str, near: float) -> None:
     for name, grad in grads.items():
         assert grad.dtype == np.float32
         np.testing.assert_allclose(grad.numpy(), expected[name].numpy(), atol=near, rtol=near)
+
+
+@pytest.mark.parametrize("by", ["manager", "grad"])
+def test_a_backward_inside_autocast_keeps_the_dtypes_of_forward(by: str) -> None:
+    x, p = some(3, 4), ty.Parameter(rng.standard_normal((4, 2)).astype("f"))
+
+    def loss(p: ty.Tensor) -> ty.Tensor:
+        with amp.autocast(enabled=False):
+            wide = F.matmul(x, p)
+        return (wide * wide).sum() + F.matmul(x, p).astype("float32").sum()
+
+    with amp.autocast():
+        if by == "grad":
+            slope = grad(loss)(p)
+        else:
+            gm = GradManager().attach(p)
+            with gm:
+                gm.backward(loss(p))
+            slope = p.grad
+    assert slope.dtype == np.float32
+    a = x.numpy().astype("d")
+    exact = 2 * a.T @ (a @ p.numpy())
+    narrow = a.sum(0)[:, None]
+    np.testing.assert_allclose(slope.numpy() - narrow, exact, rtol=1e-3, atol=2e-3)
 
 
 def test_traced_is_eager_and_each_precision_has_its_program() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from ..errors import GradError
+from ..imperative.precision import as_given
 from ..imperative.state import data_of, state
 from ..imperative.tape import Tape, new_tape
 from ..imperative.tensor import Tensor
@@ -193,7 +194,8 @@ class GradManager:
                 )
         finally:
             self.release()
-        found = tape.gradients(datas, seeds)
+        with as_given():
+            found = tape.gradients(datas, seeds)
         called = [
             (tensor, self._call_back(tensor, found[id(data)]))
             for tensor, data in watched

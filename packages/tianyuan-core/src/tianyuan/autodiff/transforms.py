@@ -14,6 +14,7 @@ import numpy as np
 
 from .. import dtypes
 from ..errors import GradError
+from ..imperative.precision import as_given
 from ..imperative.state import data_of, state
 from ..imperative.tape import Tape, new_tape
 from ..imperative.tensor import Tensor, wrap
@@ -95,7 +96,8 @@ class _Recorded:
     def pull(self, seeds: Sequence[Tensor]) -> Any:
         """Return the argument's gradients for those of the outputs."""
         datas = [data_of(output) for output in self.outputs]
-        found = self.tape.gradients(datas, seeds)
+        with as_given():
+            found = self.tape.gradients(datas, seeds)
         grads = [found.get(id(data_of(twin))) for twin in self.twins]
         return pytree.unflatten(
             self.structure,

@@ -5,7 +5,8 @@ The lists are MegEngine's: products in low precision, what loses too much there 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from .. import dtypes
@@ -41,6 +42,16 @@ def meet(op: str, operands: Sequence[Any], low: str, high: str) -> Sequence[Any]
 def _may_move(operand: Any, low: str, high: str) -> bool:
     dtype = getattr(operand, "dtype", None)
     return dtype is not None and dtype.name in (low, high, "float32", "float16", "bfloat16")
+
+
+@contextmanager
+def as_given() -> Iterator[None]:
+    """Let ops compute in the dtypes of their inputs: gradients follow those of forward."""
+    saved, state.precision = state.precision, None
+    try:
+        yield
+    finally:
+        state.precision = saved
 
 
 def raised(value: Tensor) -> Tensor:
