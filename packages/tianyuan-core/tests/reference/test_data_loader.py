@@ -524,6 +524,30 @@ def test_interrupt_while_a_batch_is_taken(monkeypatch: pytest.MonkeyPatch) -> No
     assert multiprocessing.active_children() == []
 
 
+def test_interrupt_while_the_mask_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python handles signals after a call that blocks them; the workers must end all the same."""
+    real = signal.pthread_sigmask
+    left = [1, 1]  # once where the mask is asked for, once where it is set
+
+    def interrupted(how: int, mask: Any) -> Any:
+        before = real(how, mask)
+        which = len(tuple(mask)) if how == signal.SIG_BLOCK else None
+        if which is not None and left[which]:
+            left[which] -= 1
+            raise KeyboardInterrupt
+        return before
+
+    outside = real(signal.SIG_BLOCK, ())
+    batches = iter(DataLoader(_Arrays(), num_workers=2))
+    next(batches)
+    monkeypatch.setattr(signal, "pthread_sigmask", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        batches._batches.close()
+    assert multiprocessing.active_children() == []
+    assert left == [0, 0]
+    assert real(signal.SIG_BLOCK, ()) == outside
+
+
 def test_leaving_with_an_open_iterator(tmp_path: Path) -> None:
     process = _script(
         tmp_path,

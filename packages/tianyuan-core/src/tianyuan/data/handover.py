@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from .interrupt import uninterrupted
+
 _ALIGNMENT = 64
 _GROWTH = 1.25  # so that batches of slowly growing sizes do not need a new segment each
 
@@ -82,9 +84,10 @@ class Inbox:
         if held is None or held[0] != generation:
             if held is not None:
                 held[1].close()
-            segment = shared_memory.SharedMemory(_name(self._prefix, slot, generation))
-            self._segments[slot] = generation, segment
-            segment.unlink()
+            with uninterrupted():
+                segment = shared_memory.SharedMemory(_name(self._prefix, slot, generation))
+                segment.unlink()
+                self._segments[slot] = generation, segment
         segment = self._segments[slot][1]
         head, *arrays = [_copied(segment, start, length) for start, length in places]
         return pickle.loads(head.data, buffers=arrays)

@@ -18,7 +18,7 @@ import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from . import handover
+from .interrupt import uninterrupted
 
 AHEAD = 2  # batches that each worker may have in hand
 _PATIENCE = 2.0  # seconds for a worker to leave by itself
@@ -152,12 +153,13 @@ class WorkerPool:
         self._timeout = timeout
         self._asked = 0
         self._workers: list[_Worker] = []
-        self._dropped = weakref.finalize(self, _end_dropped, self._workers, os.getpid())
+        self._owner = os.getpid()
+        self._dropped = weakref.finalize(self, _end_dropped, self._workers, self._owner)
         handover.start_tracker()
         base = int(np.random.randint(0, 2**31 - count))
         token = f"ty_{os.getpid()}_{secrets.token_hex(4)}"
         try:
-            with _uninterrupted():
+            with uninterrupted():  # half-started workers run the loader's code
                 for index in range(count):
                     info = WorkerInfo(index, count, base + index, dataset)
                     self._workers.append(_start(info, make, f"{token}_{index}"))
@@ -170,8 +172,8 @@ class WorkerPool:
 
     def close(self) -> None:
         """End all workers and remove what they left in shared memory."""
-        if self._dropped.detach():
-            _end_workers(self._workers, os.getpid())
+        _end_workers(self._workers, self._owner)
+        self._dropped.detach()  # kept until then, in case Ctrl-C comes first
 
     def __iter__(self) -> WorkerPool:
         return self
@@ -273,16 +275,6 @@ def _start(info: WorkerInfo, make: Callable[[Any], Any], prefix: str) -> _Worker
     return _Worker(process, ours, handover.Inbox(prefix, AHEAD))
 
 
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Put Ctrl-C off: half-started workers run the loader's code, half-ended ones stay."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _end_dropped(workers: list[_Worker], owner: int) -> None:
     """End the workers of an iterator that is garbage, where whatever is raised would be lost."""
     try:
@@ -296,7 +288,7 @@ def _end_dropped(workers: list[_Worker], owner: int) -> None:
 def _end_workers(workers: list[_Worker], owner: int) -> None:
     if os.getpid() != owner:
         return  # a forked copy of the loader: the workers are not its children
-    with _uninterrupted():
+    with uninterrupted():
         for worker in workers:
             if worker.pending:
                 worker.process.terminate()
