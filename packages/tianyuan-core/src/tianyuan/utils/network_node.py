@@ -306,8 +306,8 @@ def is_kind(node: NetworkNode, kind: Any) -> bool:
 
 def _class(name: str, ops: str) -> type[OpNode]:
     """Make a class of operators by MegEngine's name."""
-    members = {"ops": frozenset(ops.split()), "__doc__": f"An operator of {ops or 'a whole family'}.",
-               "__module__": __name__}  # fmt: skip
+    doc = f"An operator of {ops or 'a whole family'}."
+    members = {"ops": frozenset(ops.split()), "__doc__": doc, "__module__": __name__}
     return type(name, (OpNode,), members)
 
 
