@@ -228,17 +228,21 @@ def test_joining_leaves_what_grows_or_is_read_twice(image):
 
 
 def test_scales_are_folded_backwards(image):
+    def positive(net):
+        net.scale.set_value(np.array([0.5, 2, 3, 4], "f").reshape(1, 4, 1, 1))
+        return net
+
     class Net(M.Module):
         def __init__(self):
             super().__init__()
             self.conv, self.pool, self.fc = M.Conv2d(3, 4, 3), M.MaxPool2d(2), M.Linear(16, 5)
-            self.scale = ty.Parameter(np.array([0.5, 2, 3, 4], "f").reshape(1, 4, 1, 1))
+            self.scale = ty.Parameter(np.zeros((1, 4, 1, 1), np.float32))
 
         def forward(self, x):
             y = self.pool(F.relu(self.conv(x))) * self.scale
             return self.fc(F.flatten(y, 1) * 0.5) * ty.Tensor([[1.0, 2, 3, -4, 5]])
 
-    found = check(randomise(Net()), image(), ["AttrToConstant", "BackwardFoldScale"])
+    found = check(positive(randomise(Net())), image(), ["AttrToConstant", "BackwardFoldScale"])
     assert found.graph.get_function_by_type(F.mul).as_count() == 0
     assert found.graph.get_method_by_type("__mul__").as_count() == 0
 
@@ -293,7 +297,7 @@ def test_users_add_passes(image):
     np.testing.assert_allclose(found(image()).shape, image().shape)
     [relu] = found.graph.get_function_by_type(F.gelu).as_list()
     np.testing.assert_allclose(relu.interpret(x - 1)[0].numpy(), [want], rtol=1e-5)
-    assert order == ["Function", "gelu_out", "add_out"] or order[0] == "Function"
+    assert order == ["Function", "relu_out", "add_out"]
     assert get_registered_pass("ReluToGelu") is ReluToGelu
     with pytest.raises(ValueError, match="taken"):
         register_pass("Order")(Order)

@@ -44,6 +44,7 @@ class BackwardFoldScale(BackwardPass):
     """
 
     required_pass = ("NormElemWise",)
+    run_once = False
 
     def run_transform(self, expr: Expr) -> bool:
         """Fold one product."""
