@@ -101,6 +101,41 @@ FUNCTIONS = {
     "extent in arithmetic": lambda x: F.sum(x, 0) / x.shape[0] + x.size * F.mean(x),
     "dropout": lambda x: F.dropout(x, 0.5),
     "interpolate": lambda x: F.nn.interpolate(image(x), (5, 4)),
+    "flip axes": lambda x: F.flip(x),
+    "running product": lambda x: F.cumprod(x, 0),
+    "triangles": lambda x: F.triu(x) - F.tril(x, -1),
+    "masked": lambda x: F.masked_fill(x, x > 0, 2.0),
+    "selected": lambda x: F.index_select(x, 0, F.argmin(x, 0)),
+    "taken along": lambda x: F.take_along_axis(x, F.argsort(x[:, :1], axis=0), 0),
+    "diagonal": lambda x: F.einsum("nii->ni", F.tile(F.reshape(x, (-1, 6, 1)), (1, 1, 6))),
+    "self attention": lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True),
+    "rotary": lambda x: F.rotary_embedding(x),
+    "heads": lambda x: F.multi_head_attention(
+        *[F.expand_dims(x, 1)] * 3, 6, 2, 0.0, 0.0, None, need_weights=True, is_causal=True,
+        attn_mask=F.zeros((x.shape[0] * 2, 1, 1)), key_padding_mask=F.zeros((x.shape[0], 1)),
+    )[0],
+    "heads over rows": lambda x: F.multi_head_attention(
+        *[F.expand_dims(x, 0)] * 3, 6, 2, 0.0, 0.0, None, is_causal=True, add_zero_attn=True,
+    )[0],
+    "rms norm": lambda x: F.rms_norm(x, (6,)),
+    "synchronised": lambda x: F.sync_batch_norm(
+        image(x), F.zeros(2) + 0.0, F.ones(2) + 0.0, training=True, eps_mode="max"
+    ),
+    "losses": lambda x: F.nn.kl_div(x, F.abs(x), "batchmean") + F.nn.huber_loss(x, x * 2.0),
+    "likelihood": lambda x: F.nn.nll_loss(x, F.argmin(x, 1)),
+    "activations": lambda x: F.nn.selu(x) + F.nn.mish(x) + F.nn.softsign(x) + F.nn.hardtanh(x),
+    "columns": lambda x: F.nn.fold(F.nn.unfold(image(x), 2), (3, 3), 2),
+    "regions": lambda x: F.region_restricted_conv(
+        image(x), KERNEL, F.zeros((x.shape[0], 3, 3)), F.zeros((x.shape[0], 2, 2))
+    ),
+    "correlation": lambda x: F.vision.correlation(image(x), image(-x), pad_size=1),
+    "turned": lambda x: F.vision.rot90(F.vision.flip(image(x))),
+    "rotated": lambda x: F.vision.rotate(image(x), 30.0),
+    "colours": lambda x: F.vision.cvt_color(F.reshape(x, (-1, 2, 1, 3)), "RGB2YUV"),
+    "complex": lambda x: F.imag(F.complex(x, x + 1.0) * F.polar(x, x)),
+    "deformed regions": lambda x: F.deformable_psroi_pooling(
+        image(x), F.pad(x[:, :4], ((0, 0), (1, 0))), None, True, 2, 2, 2, 2, 1.0
+    ),
 }  # fmt: skip
 
 
