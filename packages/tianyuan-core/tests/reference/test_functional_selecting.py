@@ -256,3 +256,11 @@ def test_grouped_weights_of_both_shapes(rank):
         for weight in (w, w.reshape(2, w.shape[0] // 2, *w.shape[1:])):
             got = getattr(F, name)(Tensor(x), Tensor(weight), groups=2)
             np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["sum", "prod", "min", "max", "mean"])
+def test_methods_understand_keepdim(name):
+    want = getattr(X, name)(axis=1, keepdims=True)
+    for spelling in ("keepdim", "keepdims"):
+        got = getattr(Tensor(X, "float64"), name)(axis=1, **{spelling: True})
+        np.testing.assert_allclose(got.numpy(), want, rtol=1e-12)

@@ -188,8 +188,8 @@ class Methods(Arithmetic):
 
         return flatten(cast("Tensor", self), start_axis, end_axis)
 
-    def sum(self, axis: Any = None, keepdims: bool = False) -> Tensor:
-        """Return the sum over axes, over all of them if None.
+    def sum(self, axis: Any = None, keepdims: bool = False, *, keepdim: bool = False) -> Tensor:
+        """Return the sum over axes, over all of them if None; ``keepdim`` is ``keepdims``.
 
         Example:
             >>> import tianyuan as ty
@@ -198,9 +198,9 @@ class Methods(Arithmetic):
         """
         from ..functional import sum
 
-        return sum(cast("Tensor", self), axis, keepdims)
+        return sum(cast("Tensor", self), axis, keepdims or keepdim)
 
-    def prod(self, axis: Any = None, keepdims: bool = False) -> Tensor:
+    def prod(self, axis: Any = None, keepdims: bool = False, *, keepdim: bool = False) -> Tensor:
         """Return the product over axes, over all of them if None.
 
         Example:
@@ -210,9 +210,9 @@ class Methods(Arithmetic):
         """
         from ..functional import prod
 
-        return prod(cast("Tensor", self), axis, keepdims)
+        return prod(cast("Tensor", self), axis, keepdims or keepdim)
 
-    def min(self, axis: Any = None, keepdims: bool = False) -> Tensor:
+    def min(self, axis: Any = None, keepdims: bool = False, *, keepdim: bool = False) -> Tensor:
         """Return the minimum over axes, over all of them if None.
 
         Example:
@@ -222,9 +222,9 @@ class Methods(Arithmetic):
         """
         from ..functional import min
 
-        return min(cast("Tensor", self), axis, keepdims)
+        return min(cast("Tensor", self), axis, keepdims or keepdim)
 
-    def max(self, axis: Any = None, keepdims: bool = False) -> Tensor:
+    def max(self, axis: Any = None, keepdims: bool = False, *, keepdim: bool = False) -> Tensor:
         """Return the maximum over axes, over all of them if None.
 
         Example:
@@ -234,9 +234,9 @@ class Methods(Arithmetic):
         """
         from ..functional import max
 
-        return max(cast("Tensor", self), axis, keepdims)
+        return max(cast("Tensor", self), axis, keepdims or keepdim)
 
-    def mean(self, axis: Any = None, keepdims: bool = False) -> Tensor:
+    def mean(self, axis: Any = None, keepdims: bool = False, *, keepdim: bool = False) -> Tensor:
         """Return the mean over axes, over all of them if None; integers give float32.
 
         Example:
@@ -246,7 +246,7 @@ class Methods(Arithmetic):
         """
         from ..functional import mean
 
-        return mean(cast("Tensor", self), axis, keepdims)
+        return mean(cast("Tensor", self), axis, keepdims or keepdim)
 
     def set_value(self, value: Any) -> None:
         """Give this tensor a new value of the same shape, in its own dtype.
