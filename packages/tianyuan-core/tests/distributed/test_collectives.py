@@ -74,7 +74,7 @@ EXTREMA = {
 
 def inputs(n, dtype=np.float32, shape=(6, 12)):
     rng = np.random.default_rng(n)
-    return [(rng.standard_normal(shape) * 100).astype(dtype) for _ in range(n)]
+    return [np.asarray(rng.standard_normal(shape) * 100).astype(dtype) for _ in range(n)]
 
 
 def same(found, expected):
@@ -84,22 +84,27 @@ def same(found, expected):
 
 
 @pytest.mark.parametrize("n", [2, 3])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
 @pytest.mark.parametrize("pieces", [False, True], ids=["whole", "in_pieces"])
-def test_values(run, n, dtype, pieces):
-    xs = inputs(n, dtype)
+def test_values(run, n, pieces):
+    dtypes = ("float32", "float64", "int32")
+    all_of = {**LINEAR, **EXTREMA}
 
     def work():
         if pieces:  # as large arrays travel
             tcp.CHUNK, tcp.SMALL = 40, 10
-        x = Tensor(xs[dist.get_rank()], dtype=dtype)
-        found = {name: op(x) for name, (op, _) in {**LINEAR, **EXTREMA}.items()}
-        return {name: None if y is None else y.numpy() for name, y in found.items()}
+        found = {}
+        for dtype in dtypes:
+            x = Tensor(inputs(n, dtype)[dist.get_rank()], dtype=dtype)
+            for name, (op, _) in all_of.items():
+                y = op(x)
+                found[dtype, name] = None if y is None else y.numpy()
+        return found
 
     found = run(n, work)
-    for name, (_, oracle) in {**LINEAR, **EXTREMA}.items():
-        for rank, expected in enumerate(oracle(xs)):
-            assert same(found[rank][name], expected), (name, rank)
+    for dtype in dtypes:
+        for name, (_, oracle) in all_of.items():
+            for rank, expected in enumerate(oracle(inputs(n, dtype))):
+                assert same(found[rank][dtype, name], expected), (dtype, name, rank)
 
 
 @pytest.mark.parametrize("n", [2, 3])
@@ -138,23 +143,24 @@ def test_gradients_of_linear_collectives(run, n):
             np.testing.assert_allclose(got, expected, atol=1e-12, err_msg=f"{name} {rank}")
 
 
-@pytest.mark.parametrize("name", list(EXTREMA))
-def test_gradients_of_extrema_are_split_among_ties(run, name):
+def test_gradients_of_extrema_are_split_among_ties(run):
     xs = [np.array([1.0, 5.0, 2.0]), np.array([3.0, 5.0, 2.0]), np.array([2.0, 0.0, 2.0])]
     weights = np.array([[1.0, 2.0, 4.0], [8.0, 16.0, 32.0], [64.0, 128.0, 256.0]])
-    best = np.max(xs, 0) if name.endswith("max") else np.min(xs, 0)
-    holds = np.array([x == best for x in xs])
-    expected = holds * weights.sum(0) / holds.sum(0)
 
     def work():
-        rank = dist.get_rank()
-        x = Tensor(xs[rank], dtype="float64")
-        with GradManager().attach(x) as gm:
-            y = EXTREMA[name][0](x)
-            gm.backward((y * Tensor(weights[rank], dtype="float64")).sum())
-        return x.grad.numpy()
+        rank, grads = dist.get_rank(), []
+        for op, _ in EXTREMA.values():
+            x = Tensor(xs[rank], dtype="float64")
+            with GradManager().attach(x) as gm:
+                gm.backward((op(x) * Tensor(weights[rank], dtype="float64")).sum())
+            grads.append(x.grad.numpy())
+        return grads
 
-    np.testing.assert_allclose(run(3, work), expected)
+    found = run(3, work)
+    for at, (_, oracle) in enumerate(EXTREMA.values()):
+        holds = np.array(xs) == oracle(xs)[0]
+        expected = holds * weights.sum(0) / holds.sum(0)
+        np.testing.assert_allclose([grads[at] for grads in found], expected)
 
 
 def test_second_derivatives(run):
@@ -207,45 +213,50 @@ def test_outputs_that_nobody_uses_do_not_hold_up_backward(run):
         np.testing.assert_array_equal(grad, [3.0, 3.0])
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (0,), (3, 0), (2, 3, 4)])
-def test_shapes(run, shape):
-    xs = inputs(2, np.float32, shape)
+def test_shapes(run):
+    shapes = [(), (1,), (0,), (3, 0), (2, 3, 4)]
 
     def work():
-        x = Tensor(xs[dist.get_rank()])
-        return D.all_reduce_sum(x).numpy(), D.all_gather(x).numpy(), D.broadcast(x).numpy()
+        found = []
+        for shape in shapes:
+            x = Tensor(inputs(2, np.float32, shape)[dist.get_rank()])
+            found.append([op(x).numpy() for op in (D.all_reduce_sum, D.all_gather, D.broadcast)])
+        return found
 
-    for summed, gathered, copied in run(2, work):
-        assert same(summed, xs[0] + xs[1])
-        assert same(gathered, np.concatenate([np.atleast_1d(x) for x in xs]))
-        assert same(copied, xs[0])
+    for found in run(2, work):
+        for shape, (summed, gathered, copied) in zip(shapes, found, strict=True):
+            xs = [np.asarray(x) for x in inputs(2, np.float32, shape)]
+            assert same(summed, np.asarray(xs[0] + xs[1]))
+            assert same(gathered, np.concatenate([np.atleast_1d(x) for x in xs]))
+            assert same(copied, xs[0])
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_short_floats_are_summed_in_float32(run, dtype):
-    values = [256.0 if dtype == "bfloat16" else 2048.0, 1.0, 1.0, 1.0]
+def test_short_floats_are_summed_in_float32(run):
+    values = {"float16": [2048.0, 1.0, 1.0, 1.0], "bfloat16": [256.0, 1.0, 1.0, 1.0]}
 
     def work():
-        return D.all_reduce_sum(Tensor([values[dist.get_rank()]], dtype=dtype)).numpy()
+        rank = dist.get_rank()
+        return [D.all_reduce_sum(Tensor([v[rank]], dtype=d)).numpy() for d, v in values.items()]
 
-    # One by one in 16 bits, each 1 would be rounded away.
-    expected = np.array([sum(values)], np.float32).astype(as_dtype(dtype))
-    assert float(expected[0]) > values[0]
     for found in run(4, work):
-        assert same(found, expected)
+        for got, (dtype, given) in zip(found, values.items(), strict=True):
+            # One by one in 16 bits, each 1 would be rounded away.
+            expected = np.array([sum(given)], np.float32).astype(as_dtype(dtype))
+            assert float(expected[0]) > given[0]
+            assert same(got, expected)
 
 
 def test_large_arrays_are_the_same_bits_everywhere(run):
-    shape = (3, tcp.CHUNK // 4 + 1001)
+    count, chunk = 300_001, 1 << 19  # three pieces
 
     def work():
-        rng = np.random.default_rng(dist.get_rank())
-        x = rng.standard_normal(shape[1], np.float32)
+        tcp.CHUNK = chunk
+        x = np.random.default_rng(dist.get_rank()).standard_normal(count, np.float32)
         summed = D.all_reduce_sum(Tensor(x)).numpy()
         spread = D.broadcast(Tensor(x)).numpy()
         return summed[::997], crc32(summed), spread[::997], crc32(spread)
 
-    xs = [np.random.default_rng(rank).standard_normal(shape[1], np.float32) for rank in range(3)]
+    xs = [np.random.default_rng(rank).standard_normal(count, np.float32) for rank in range(3)]
     expected = xs[0] + xs[1] + xs[2]
     for summed, bits, spread, copied in run(3, work):
         np.testing.assert_array_equal(summed, expected[::997])

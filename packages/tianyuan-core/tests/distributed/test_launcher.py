@@ -84,30 +84,6 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def test_two_machines():
-    """Two launchers, as on two machines: the second comes before its master, and stays longer."""
-    port, found = free_port(), {}
-
-    def work(pause):
-        time.sleep(pause)
-        rank, found = dist.get_rank(), D.all_gather(Tensor([dist.get_rank()])).numpy().tolist()
-        return rank, dist.get_local_device_id(), found
-
-    def machine(first, pause):
-        launch = dist.launcher(
-            work, n_gpus=1 + first, world_size=3, rank_start=first, port=port,
-            rendezvous_timeout=20, timeout=20,
-        )  # fmt: skip
-        found[first] = launch(pause)
-
-    second = threading.Thread(target=machine, args=(1, 0.3))
-    second.start()
-    machine(0, 0)
-    second.join(30)
-    assert found[0] == [(0, 0, [0, 1, 2])]
-    assert found[1] == [(1, 0, [0, 1, 2]), (2, 1, [0, 1, 2])]
-
-
 def test_the_threads_are_shared_out(run, monkeypatch):
     monkeypatch.delenv("TIANYUAN_NUM_THREADS", raising=False)
     before = ty.get_num_threads()
@@ -182,8 +158,9 @@ def test_ranks_that_do_not_come_are_named(run):
         launch()
 
 
-def test_init_process_group_by_hand(run):
+def test_init_process_group_by_hand(monkeypatch):
     """Without the launcher, as a cluster's own tool starts processes."""
+    monkeypatch.setenv("TIANYUAN_PLUGINS", "numpy")
     code = textwrap.dedent(
         """
         import sys
@@ -233,14 +210,29 @@ def local():
 
 @dist.launcher(n_gpus=2)
 def sleeping():
-    print(os.getpid(), flush=True)
+    os.write(1, f"{os.getpid()}\\n".encode())  # whole, whatever the other rank writes
     time.sleep(60)
+
+def work(pause):
+    time.sleep(pause)
+    found = D.all_gather(Tensor([dist.get_rank()])).numpy().tolist()
+    return dist.get_rank(), dist.get_local_device_id(), found
+
+def machine(first, port):
+    launch = dist.launcher(
+        work, n_gpus=1 + first, world_size=3, rank_start=first, port=port,
+        rendezvous_timeout=20, timeout=20,
+    )
+    print(launch(0.3 * first))
 
 if __name__ == "__main__":
     if sys.argv[1] == "sleep":
         sleeping()
+    if sys.argv[1] == "machine":
+        machine(int(sys.argv[2]), int(sys.argv[3]))
+        sys.exit()
     multiprocessing.set_start_method(sys.argv[1])
-    print(summed(1.0), dist.launcher(plain, n_gpus=2)(5))
+    print(summed(1.0) if sys.argv[1] == "spawn" else dist.launcher(plain, n_gpus=2)(5))
     try:
         local()()
     except DistributedError as error:
@@ -249,20 +241,35 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def script(tmp_path):
+def script(tmp_path, monkeypatch):
+    monkeypatch.setenv("TIANYUAN_PLUGINS", "numpy")  # what starts anew shall start fast
     path = tmp_path / "script.py"
     path.write_text(SCRIPT)
     return str(path)
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_other_ways_to_start_processes(script, method):
+@pytest.mark.parametrize(
+    ("method", "expected"), [("spawn", "[3.0, 3.0]"), ("forkserver", "[5, 6]")]
+)
+def test_other_ways_to_start_processes(script, method, expected):
     done = subprocess.run(
         [sys.executable, script, method], capture_output=True, text=True, timeout=120
     )
     results, refusal = done.stdout.splitlines()
-    assert results == "[3.0, 3.0] [5, 6]", done.stderr
+    assert results == expected, done.stderr
     assert "cannot be sent to a new process" in refusal
+
+
+def test_two_machines(script):
+    """Two launchers, as on two machines: the second comes first, and stays longer."""
+    port = str(free_port())
+    second, first = (
+        subprocess.Popen([sys.executable, script, "machine", rank, port], stdout=subprocess.PIPE)
+        for rank in "10"
+    )
+    assert first.communicate(timeout=60)[0] == b"[(0, 0, [0, 1, 2])]\n"
+    assert second.communicate(timeout=60)[0] == b"[(1, 0, [0, 1, 2]), (2, 1, [0, 1, 2])]\n"
+    assert (first.returncode, second.returncode) == (0, 0)
 
 
 def is_there(process):
