@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from ..autodiff import GradManager
-from ..errors import AttrError, TraceError
+from ..errors import AttrError
 from ..imperative.hostvalue import host_value
 from ..imperative.state import state
 from ..imperative.tensor import Tensor
+from ..jit import exclude_from_trace
 
 _SAVED = ("scale_factor", "growth_factor", "backoff_factor", "growth_interval")
 
@@ -20,9 +21,11 @@ class GradScaler:
     """Multiply a loss's gradient by a factor, take it out again, and adapt the factor.
 
     Where a gradient is infinite or NaN, all gradients of the step become None, so that an
-    optimiser leaves its parameters alone, and the factor shrinks. Inside a trace the factor is
-    read anew at each run; since a program cannot branch on what it found, it must be constant
-    there (``growth_interval=0``), or ``unscale`` and ``update`` be called outside.
+    optimiser leaves its parameters alone, and the factor shrinks. That needs the values of the
+    gradients, which is host code: a traced function that calls ``unscale`` or ``backward`` runs in
+    Python (see ``jit.exclude_from_trace``), unless the factor is constant (``growth_interval=0``).
+    Then the program holds all of it, the factor is read anew at each run, and gradients are not
+    looked at.
 
     Args:
         init_scale: the first factor.
@@ -113,9 +116,6 @@ class GradScaler:
     def unscale(self, grad_tensors: Iterable[Tensor]) -> GradScaler:
         """Divide the gradients of tensors by the factor; all become None where one is not finite.
 
-        Raises:
-            TraceError: inside a trace, unless the factor is constant.
-
         Example:
             >>> import tianyuan as ty
             >>> from tianyuan.amp import GradScaler
@@ -125,21 +125,20 @@ class GradScaler:
             >>> p.grad.numpy().tolist()
             [2.0]
         """
-        if state.recorder is not None and self.growth_interval:
-            raise TraceError(
-                "GradScaler.unscale: a program cannot skip a step by the values of gradients, got "
-                f"growth_interval={self.growth_interval} inside a trace, expected 0 (a constant "
-                "factor), or unscale and update outside"
-            )
         tensors = [tensor for tensor in grad_tensors if tensor.grad is not None]
         inverse = self._factor(lambda: 1.0 / self.scale_factor)
         for tensor in tensors:
             tensor.grad = tensor.grad * inverse.cast(tensor.grad.dtype)  # type: ignore[union-attr]
-        if state.recorder is None and not all(map(_finite, tensors)):
+        if state.recorder is None or self.growth_interval:
+            with exclude_from_trace():
+                self._look_at(tensors)
+        return self
+
+    def _look_at(self, tensors: Sequence[Tensor]) -> None:
+        if not all(map(_finite, tensors)):
             self._found_non_finite = True
             for tensor in tensors:
                 tensor.grad = None
-        return self
 
     def update(self, new_scale: float | None = None) -> GradScaler:
         """Adapt the factor to what ``unscale`` found since the last update, or set it.
