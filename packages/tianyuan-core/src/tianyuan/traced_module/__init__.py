@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from ..serialization import register_codec as _register_codec
-from ._passes import optimize, register_pass
+from ._passes import (
+    BackwardPass,
+    ForwardPass,
+    PassContext,
+    PatternMatcher,
+    is_const,
+    is_op,
+    is_var,
+    optimize,
+    register_pass,
+)
 from .builder import trace_module
 from .checker import disable_default_checker, enable_expr_checker
 from .module import TracedModule
@@ -13,9 +23,16 @@ from .reading import decode as _decode
 from .writing import encode as _encode
 
 __all__ = [
+    "BackwardPass",
+    "ForwardPass",
+    "PassContext",
+    "PatternMatcher",
     "TracedModule",
     "disable_default_checker",
     "enable_expr_checker",
+    "is_const",
+    "is_op",
+    "is_var",
     "optimize",
     "register_as_builtin",
     "register_pass",

@@ -18,7 +18,9 @@ def lookup(module: Module, path: str) -> Any:
     Raises:
         GraphError: where there is none.
     """
-    found = _find(module, path)
+    found = vars(module).get(path)
+    if not isinstance(found, (Tensor, Module)):
+        found = _find(module, path)
     if found is None:
         raise GraphError(
             f"getattr: {type(module).__name__} holds no tensor or module of the name, got {path!r}"

@@ -17,7 +17,7 @@ from ..imperative.tensor import Tensor
 from ..module import Module
 from . import scope
 from .node import NEW, ModuleNode, Node, NodeMixin, Size
-from .pytree import ArgsIndex, TreeDef, tree_flatten
+from .pytree import ArgsIndex, LeafDef, TreeDef, tree_flatten
 
 if TYPE_CHECKING:
     from .graph import InternalGraph
@@ -78,6 +78,7 @@ class Expr:
         self._disable_remove = False
         self._top_graph: InternalGraph | None = None
         self._leaves: list[Any] = []
+        self._is_flat = True  # no argument is a container
         self.arg_def: TreeDef = tree_flatten(((), {}))[1]
         self.out_def: TreeDef = tree_flatten(None)[1]
 
@@ -130,6 +131,11 @@ class Expr:
                 )
         self._take_users(inputs)
         self._leaves, self.arg_def = kept, treedef
+        self._is_flat = all(
+            isinstance(leaf, LeafDef)
+            for part in treedef.children_defs
+            for leaf in part.children_defs
+        )
 
     def _node_of(self, leaf: Any) -> Node | None:
         if isinstance(leaf, Node):
@@ -178,6 +184,10 @@ class Expr:
 
     def _filled(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         leaves = [values[v.index] if isinstance(v, ArgsIndex) else v for v in self._leaves]
+        if self._is_flat:
+            positional, named = self.arg_def.children_defs
+            count = positional.num_leaves
+            return tuple(leaves[:count]), dict(zip(named.aux_data, leaves[count:], strict=True))
         filled: tuple[tuple[Any, ...], dict[str, Any]] = self.arg_def.unflatten(leaves)
         return filled
 
@@ -287,6 +297,8 @@ class Expr:
         Raises:
             TraceError: where the structure is not what was recorded.
         """
+        if isinstance(outputs, Tensor) and self.outputs and isinstance(self.out_def, LeafDef):
+            return [outputs]
         defs = self.out_def.leaf_defs()
         leaves, found = tree_flatten(outputs)
         if len(leaves) != len(defs) or not self.out_def.accepts(_freed(found, self.out_def)):
