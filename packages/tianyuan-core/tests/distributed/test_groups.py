@@ -95,6 +95,33 @@ def test_groups_that_cannot_be_are_refused(run):
         assert all("Group: ranks are wrong" in text for text in texts)
 
 
+def test_reset_gives_a_group_other_ranks(run):
+    def work():
+        group = dist.new_group([0])
+        group.check([1, 0])
+        refused = raised(lambda: group.reset([0, 5]))
+        kept = group.key
+        group.reset([1, 0])
+        return refused, kept, D.all_gather(Tensor([dist.get_rank()]), group).numpy().tolist()
+
+    for refused, kept, gathered in run(2, work):
+        assert "got [0, 5], expected different ranks of 0 to 1" in refused
+        assert kept == "0"
+        assert gathered == [1, 0]
+
+
+def test_backend_may_be_assigned(run):
+    def work():
+        refused = raised(lambda: setattr(dist, "backend", "pigeon"))
+        dist.backend = "auto"
+        return refused, dist.backend, isinstance(dist.group._sd, dist.group.StaticData)
+
+    for refused, name, known in run(2, work):
+        assert "no communicator for backend 'pigeon'" in refused
+        assert (name, known) == ("tcp", True)
+    assert "expected init_process_group" in raised(lambda: setattr(dist, "backend", "tcp"))
+
+
 def test_messages_between_two_and_their_gradients(run):
     """A network in three stages: each rank holds one weight."""
     start, weights = np.array([[1.0, -2.0], [3.0, 0.5]]), [2.0, 3.0, -1.5]

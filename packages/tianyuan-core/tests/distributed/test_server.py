@@ -145,6 +145,16 @@ def test_ports(server, client):
     assert methods.get_mm_server_port() == 7
 
 
+def test_calls_that_wait_do_not_hold_up_others(server, client):
+    assert isinstance(server._server, servers.ThreadXMLRPCServer)
+    waiting = threading.Thread(target=client.user_get, args=("later", 20.0))
+    waiting.start()
+    client.connect()
+    client.user_set("later", 1)
+    waiting.join(20)
+    assert not waiting.is_alive()
+
+
 def test_no_server():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen

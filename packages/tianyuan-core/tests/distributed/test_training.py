@@ -21,6 +21,9 @@ X = rng.standard_normal((16, 6), np.float32)
 Y = rng.integers(0, 3, 16).astype(np.int32)
 
 
+METHODS = {"sum": 3.0, "mean": 1.5}
+
+
 def make_network(seed):
     ty.random.seed(seed)
     return M.Sequential(M.Linear(6, 8), M.ReLU(), M.Linear(8, 8), M.Tanh(), M.Linear(8, 3))
@@ -95,33 +98,6 @@ def test_statistics_over_all_ranks_are_those_of_the_joined_batch(run):
     inner = weight - weight.mean((0, 2), keepdims=True)
     inner -= y * (weight * y).mean((0, 2), keepdims=True)
     np.testing.assert_allclose(np.concatenate([first[3], second[3]]), inner / deviation)
-
-
-def test_sync_batch_norm_is_batch_norm_of_the_joined_batch(run):
-    x = rng.standard_normal((6, 3, 4), np.float32) * 2 + 1
-    weight = rng.standard_normal(x.shape, np.float32)
-
-    def normalised(norm, part, **options):
-        t, scale, bias = Tensor(x[part]), Tensor([1.0, 2.0, 3.0]), Tensor([0.5, 0.0, -1.0])
-        mean, var = Tensor(np.zeros(3)), Tensor(np.ones(3))
-        gm = GradManager().attach(t)
-        gm.attach([scale, bias], callbacks=[dist.make_allreduce_cb("sum")])
-        with gm:
-            y = norm(t, mean, var, scale, bias, training=True, **options)
-            gm.backward((y * Tensor(weight[part])).sum())
-        shared = (mean, var, scale.grad, bias.grad)
-        return [y.numpy(), t.grad.numpy(), *(value.numpy().ravel() for value in shared)]
-
-    def work():
-        part = slice(0, 2) if dist.get_rank() == 0 else slice(2, 6)
-        return normalised(F.nn.sync_batch_norm, part, group=dist.WORLD)
-
-    first, second = run(2, work)
-    expected = normalised(F.nn.batch_norm, slice(None))
-    for at, whole in enumerate(expected):
-        got = np.concatenate([first[at], second[at]]) if at < 2 else first[at]
-        np.testing.assert_allclose(got, whole, rtol=1e-4, atol=1e-5, err_msg=str(at))
-        assert at < 2 or np.array_equal(first[at], second[at])
 
 
 def test_random_numbers_differ_between_ranks_until_seeded(run):
@@ -260,6 +236,34 @@ def test_packed_gradients_of_two_dtypes(run, pack_bytes):
         for k, (grad, dtype) in enumerate(found):
             np.testing.assert_array_equal(grad, np.full(shapes[k], 2 * (k + 1) + 10))
             assert dtype == dtypes[k]
+
+
+def test_pack_allreduce_split(run):
+    shapes = [(2,), (1, 3)]
+
+    def work():
+        given = [Tensor(np.full(s, dist.get_rank() + 1.0)) for s in shapes]
+        found = {m: helper.pack_allreduce_split(given, shapes, dist.WORLD, m) for m in METHODS}
+        return {method: [t.numpy() for t in tensors] for method, tensors in found.items()}
+
+    for found in run(2, work):
+        for method, value in METHODS.items():
+            for tensor, shape in zip(found[method], shapes, strict=True):
+                np.testing.assert_array_equal(tensor, np.full(shape, value))
+
+
+def test_a_future_is_worked_out_when_it_is_asked_for():
+    flushed = []
+    future = helper.TensorFuture(lambda: (flushed.append(1), future.set(Tensor([3.0]))))
+    assert not flushed
+    assert future.get().item() == future.get().item() == 3
+    assert flushed == [1]
+
+
+def test_the_callback_of_make_allreduce_cb_leaves_gradients_alone_without_a_group():
+    callback, grad = dist.make_allreduce_cb("Mean"), Tensor([1.0])
+    assert isinstance(callback, helper.AllreduceCallback)
+    assert callback(Tensor([2.0]), grad) is grad
 
 
 def test_a_callback_after_a_shared_gradient_sees_it(run):
