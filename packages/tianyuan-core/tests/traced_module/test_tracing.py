@@ -107,6 +107,22 @@ def test_what_is_called_becomes_one_expression_each(image):
     np.testing.assert_allclose(traced(x).numpy(), want, rtol=1e-6)
 
 
+def test_extents_are_computed_with(image):
+    def forward(self, x):
+        n, c, h, w = x.shape
+        half = (h + 1) // 2 - 1 % w
+        y = x.reshape(n, -c * -1, h * w) * h + w / 1
+        return 2 * y[:, :, half:] / c + F.full((n, 1, 1), h - 1) + x.size * 0 - (-n)
+
+    traced = trace_module(module_of(forward), image())
+    x = image(3, 2, (2, 5, 6)).numpy()
+    fixed = module_of(forward)
+    want = fixed(ty.Tensor(x)).numpy()
+    # w / 1 is a float that the run met: 6 in both.
+    np.testing.assert_allclose(traced(ty.Tensor(x)).numpy(), want, rtol=1e-6)
+    assert want.shape == (3, 2, 28)
+
+
 def test_ops_below_functions_are_applied_as_they_are(image):
     from tianyuan.registry import get_op
 

@@ -69,6 +69,10 @@ class TracedModuleBuilder:
         mod: the module.
         is_top_module: whether it is the whole network.
         family: builders of the network's other modules.
+
+    >>> import tianyuan.module as M
+    >>> TracedModuleBuilder(M.ReLU(), is_top_module=True).build().argdef_graph_map
+    {}
     """
 
     def __init__(

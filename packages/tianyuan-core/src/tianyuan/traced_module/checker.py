@@ -14,6 +14,7 @@ from ..imperative import dispatch
 from ..imperative.tensor import Tensor
 from ..module import Module
 from . import names
+from .node import Size
 
 if TYPE_CHECKING:
     from .recording import Scope
@@ -34,6 +35,7 @@ def enable_expr_checker() -> None:
     It names the very expression whose repetition differs, and doubles the time of tracing.
 
     >>> enable_expr_checker()
+    >>> settings.each_expr = False  # as before
     """
     settings.each_expr = True
 
@@ -42,6 +44,7 @@ def disable_default_checker() -> None:
     """Do not run a traced module once after tracing to compare its results with the original's.
 
     >>> disable_default_checker()
+    >>> settings.whole = True  # as before
     """
     settings.whole = False
 
@@ -59,7 +62,9 @@ def watching(scope: Scope, expr: Expr) -> Iterator[Callable[[Any], None]]:
         in_place = getattr(expr, "method", "") in names.IN_PLACE
         if in_place or random.get_state() != numbers or _trains(given):
             return
-        args, kwargs = expr.unflatten_args(given)
+        args, kwargs = expr.unflatten_args(
+            [int(value) if isinstance(value, Size) else value for value in given]
+        )
         compare(outputs, _again(expr, args, kwargs), f"expression {expr._body()}")
 
     yield check

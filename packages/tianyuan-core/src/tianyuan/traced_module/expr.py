@@ -30,7 +30,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class OpDef:
-    """An op with its attributes: what ``Apply`` applies."""
+    """An op with its attributes: what ``Apply`` applies.
+
+    >>> from tianyuan.op import NO_ATTRS
+    >>> from tianyuan.registry import get_op
+    >>> OpDef(get_op("exp"), NO_ATTRS)
+    exp
+    """
 
     op: Op
     attrs: Any
@@ -40,7 +46,15 @@ class OpDef:
 
 
 class Input(Expr):
-    """Introduce an input of a graph."""
+    """Introduce an input of a graph.
+
+    >>> import tianyuan as ty
+    >>> import tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> traced = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0]))
+    >>> [is_input(node.expr) for node in traced.graph.inputs]
+    [True, True]
+    """
 
     _kind = "input"
 
@@ -70,7 +84,15 @@ class Input(Expr):
 
 
 class GetAttr(Expr):
-    """Read a module or tensor from a module, by attribute name or dotted path."""
+    """Read a module or tensor from a module, by attribute name or dotted path.
+
+    >>> import tianyuan as ty
+    >>> import tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> traced = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0]))
+    >>> next(iter(traced.graph.exprs())).attr_name
+    '0'
+    """
 
     _kind = "getattr"
 
@@ -116,6 +138,16 @@ class CallMethod(Expr):
     Args:
         node: the module's or tensor's node; or a value of its kind while a graph is recorded.
         method: ``__call__`` for a module.
+
+    >>> import tianyuan as ty
+    >>> import tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> class Net(M.Module):
+    ...     def forward(self, x):
+    ...         return (x + 1).sum()
+    >>> traced = trace_module(Net(), ty.Tensor([1.0]))
+    >>> [expr.method for expr in traced.graph.exprs()]
+    ['__add__', 'sum']
     """
 
     _kind = "method"
@@ -194,7 +226,19 @@ class CallMethod(Expr):
 
 
 class CallFunction(Expr):
-    """Call a function of ``tianyuan.functional``, or one that was given to ``wrap``."""
+    """Call a function of ``tianyuan.functional``, or one that was given to ``wrap``.
+
+    >>> import tianyuan as ty
+    >>> import tianyuan.functional as F
+    >>> import tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> class Net(M.Module):
+    ...     def forward(self, x):
+    ...         return F.relu(x)
+    >>> traced = trace_module(Net(), ty.Tensor([1.0]))
+    >>> traced.graph.exprs().as_unique().func is F.relu
+    True
+    """
 
     _kind = "function"
 
@@ -233,6 +277,10 @@ class Apply(Expr):
 
     Args:
         opdef: an ``OpDef``, or an op without attributes.
+
+    >>> from tianyuan.registry import get_op
+    >>> Apply(get_op("exp")).opdef
+    exp
     """
 
     _kind = "apply"
@@ -266,7 +314,12 @@ class Apply(Expr):
 
 
 class Constant(Expr):
-    """Hold a tensor or module that is part of the graph itself."""
+    """Hold a tensor or module that is part of the graph itself.
+
+    >>> import tianyuan as ty
+    >>> Constant(ty.Tensor([2.0])).interpret()[0].item()
+    2.0
+    """
 
     _kind = "constant"
 
@@ -307,17 +360,38 @@ class Constant(Expr):
 
 
 def is_input(expr: Any) -> bool:
-    """Tell whether an expression introduces an input."""
+    """Tell whether an expression introduces an input.
+
+    >>> import tianyuan as ty
+    >>> import tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> traced = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0]))
+    >>> is_input(traced.graph.inputs[0].expr)
+    True
+    """
     return isinstance(expr, Input)
 
 
 def is_getattr(expr: Any) -> bool:
-    """Tell whether an expression reads an attribute."""
+    """Tell whether an expression reads an attribute.
+
+    >>> import tianyuan as ty
+    >>> import tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> traced = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0]))
+    >>> [is_getattr(expr) for expr in traced.graph.exprs()]
+    [True, False]
+    """
     return isinstance(expr, GetAttr)
 
 
 def is_constant(expr: Any) -> bool:
-    """Tell whether an expression holds a constant."""
+    """Tell whether an expression holds a constant.
+
+    >>> import tianyuan as ty
+    >>> is_constant(Constant(ty.Tensor([2.0])))
+    True
+    """
     return isinstance(expr, Constant)
 
 
@@ -326,28 +400,64 @@ def _group(value: Any) -> tuple[Any, ...]:
 
 
 def is_call_module(expr: Any, module_cls: Any = None) -> bool:
-    """Tell whether an expression calls a module, of one of some classes if they are given."""
+    """Tell whether an expression calls a module, of one of some classes if they are given.
+
+    >>> import tianyuan as ty
+    >>> import tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> traced = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0]))
+    >>> [is_call_module(expr, M.ReLU) for expr in traced.graph.exprs()]
+    [False, True]
+    """
     if not isinstance(expr, CallMethod) or not isinstance(expr.inputs[0], ModuleNode):
         return False
     return module_cls is None or isinstance(expr.inputs[0].owner, _group(module_cls))
 
 
 def is_call_tensor_method(expr: Any, method: str | Iterable[str] | None = None) -> bool:
-    """Tell whether an expression calls a tensor's method, one of some if they are given."""
+    """Tell whether an expression calls a tensor's method, one of some if they are given.
+
+    >>> import tianyuan as ty
+    >>> import tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> class Net(M.Module):
+    ...     def forward(self, x):
+    ...         return (x + 1).sum()
+    >>> traced = trace_module(Net(), ty.Tensor([1.0]))
+    >>> [is_call_tensor_method(expr, "sum") for expr in traced.graph.exprs()]
+    [False, True]
+    """
     if not isinstance(expr, CallMethod) or isinstance(expr.inputs[0], ModuleNode):
         return False
     return method is None or expr.method in _group(method)
 
 
 def is_call_function(expr: Any, func: Any = None) -> bool:
-    """Tell whether an expression calls a function, one of some if they are given."""
+    """Tell whether an expression calls a function, one of some if they are given.
+
+    >>> import tianyuan as ty
+    >>> import tianyuan.functional as F
+    >>> import tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> class Net(M.Module):
+    ...     def forward(self, x):
+    ...         return F.relu(x)
+    >>> traced = trace_module(Net(), ty.Tensor([1.0]))
+    >>> [is_call_function(expr, F.relu) for expr in traced.graph.exprs()]
+    [True]
+    """
     if not isinstance(expr, CallFunction):
         return False
     return func is None or any(expr.func is one for one in _group(func))
 
 
 def is_apply_def(expr: Any, opdef: Any = None) -> bool:
-    """Tell whether an expression applies an op, one of some if they are given (op or name)."""
+    """Tell whether an expression applies an op, one of some if they are given (op or name).
+
+    >>> from tianyuan.registry import get_op
+    >>> is_apply_def(Apply(get_op("exp")), "exp")
+    True
+    """
     if not isinstance(expr, Apply):
         return False
     op = expr.opdef.op

@@ -50,7 +50,18 @@ class BaseFilter:
 
 
 class ExprFilter(BaseFilter):
-    """A selection of expressions."""
+    """A selection of expressions.
+
+    >>> import tianyuan as ty
+    >>> import tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> class Net(M.Module):
+    ...     def forward(self, x):
+    ...         return (x + 1).sum()
+    >>> traced = trace_module(Net(), ty.Tensor([1.0]))
+    >>> traced.graph.exprs().call_method("sum").as_count()
+    1
+    """
 
     def call_function(self, func: Callable[..., Any] | None) -> ExprFilterCallFunction:
         """Keep calls of a function, or of any."""
@@ -66,7 +77,18 @@ class ExprFilter(BaseFilter):
 
 
 class NodeFilter(BaseFilter):
-    """A selection of nodes."""
+    """A selection of nodes.
+
+    >>> import tianyuan as ty
+    >>> import tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> class Net(M.Module):
+    ...     def forward(self, x):
+    ...         return (x + 1).sum()
+    >>> traced = trace_module(Net(), ty.Tensor([1.0]))
+    >>> traced.graph.nodes().name("*_out").as_list()
+    [add_out, sum_out]
+    """
 
     def type(self, owner_type: Any) -> NodeFilterType:
         """Keep nodes of a class, or of modules of a class."""
@@ -82,7 +104,15 @@ class NodeFilter(BaseFilter):
 
 
 class NodeFilterType(NodeFilter):
-    """Nodes of a class of nodes, or of modules of a class."""
+    """Nodes of a class of nodes, or of modules of a class.
+
+    >>> import tianyuan as ty
+    >>> import tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> traced = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0]))
+    >>> NodeFilterType(traced.graph.nodes(), M.ReLU).as_unique().owner
+    ReLU()
+    """
 
     def __init__(self, expr_iter: Iterable[Node], owner_type: Any) -> None:
         super().__init__(expr_iter)
@@ -105,7 +135,18 @@ def _numbers(given: int | Sequence[int]) -> tuple[int, ...]:
 
 
 class NodeFilterNodeId(NodeFilter):
-    """Nodes of given numbers."""
+    """Nodes of given numbers.
+
+    >>> import tianyuan as ty
+    >>> import tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> class Net(M.Module):
+    ...     def forward(self, x):
+    ...         return (x + 1).sum()
+    >>> traced = trace_module(Net(), ty.Tensor([1.0]))
+    >>> NodeFilterNodeId(traced.graph.nodes(), [1]).as_list()
+    [x]
+    """
 
     def __init__(self, expr_iter: Iterable[Node], node_id: int | Sequence[int]) -> None:
         super().__init__(expr_iter)
@@ -116,7 +157,18 @@ class NodeFilterNodeId(NodeFilter):
 
 
 class NodeFilterName(NodeFilter):
-    """Nodes whose name or qualified name fits a pattern."""
+    """Nodes whose name or qualified name fits a pattern.
+
+    >>> import tianyuan as ty
+    >>> import tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> class Net(M.Module):
+    ...     def forward(self, x):
+    ...         return (x + 1).sum()
+    >>> traced = trace_module(Net(), ty.Tensor([1.0]))
+    >>> NodeFilterName(traced.graph.nodes(), "ADD*", ignorecase=True).as_list()
+    [add_out]
+    """
 
     def __init__(self, node_iter: Iterable[Node], pattern: str, ignorecase: bool) -> None:
         super().__init__(node_iter)
@@ -144,7 +196,19 @@ class NodeFilterName(NodeFilter):
 
 
 class ExprFilterCallFunction(ExprFilter):
-    """Calls of a function, or of any."""
+    """Calls of a function, or of any.
+
+    >>> import tianyuan as ty
+    >>> import tianyuan.functional as F
+    >>> import tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> class Net(M.Module):
+    ...     def forward(self, x):
+    ...         return F.relu(x)
+    >>> traced = trace_module(Net(), ty.Tensor([1.0]))
+    >>> ExprFilterCallFunction(traced.graph.exprs(), F.relu).as_count()
+    1
+    """
 
     def __init__(self, expr_iter: Iterable[Expr], func: Callable[..., Any] | None = None) -> None:
         super().__init__(expr_iter)
@@ -155,7 +219,18 @@ class ExprFilterCallFunction(ExprFilter):
 
 
 class ExprFilterCallMethod(ExprFilter):
-    """Calls of a method, or of any; modules are called by ``__call__``."""
+    """Calls of a method, or of any; modules are called by ``__call__``.
+
+    >>> import tianyuan as ty
+    >>> import tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> class Net(M.Module):
+    ...     def forward(self, x):
+    ...         return (x + 1).sum()
+    >>> traced = trace_module(Net(), ty.Tensor([1.0]))
+    >>> ExprFilterCallMethod(traced.graph.exprs(), "sum").as_count()
+    1
+    """
 
     def __init__(self, expr_iter: Iterable[Expr], method: str | None = None) -> None:
         super().__init__(expr_iter)
@@ -171,7 +246,19 @@ class ExprFilterCallMethod(ExprFilter):
 
 
 class ExprFilterExprId(ExprFilter):
-    """Expressions of given numbers."""
+    """Expressions of given numbers.
+
+    >>> import tianyuan as ty
+    >>> import tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> class Net(M.Module):
+    ...     def forward(self, x):
+    ...         return (x + 1).sum()
+    >>> traced = trace_module(Net(), ty.Tensor([1.0]))
+    >>> first = traced.graph.exprs().as_list()[0]
+    >>> ExprFilterExprId(traced.graph.exprs(), [first.id]).as_unique() is first
+    True
+    """
 
     def __init__(self, expr_iter: Iterable[Expr], expr_id: int | Sequence[int]) -> None:
         super().__init__(expr_iter)

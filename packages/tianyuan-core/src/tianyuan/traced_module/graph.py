@@ -37,6 +37,21 @@ class InternalGraph:
     Args:
         name: name of the graph.
         qualname: its name from the top of the network.
+
+    >>> import tianyuan as ty
+    >>> import tianyuan.functional as F
+    >>> import tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> class Net(M.Module):
+    ...     def forward(self, x):
+    ...         return F.relu(x)
+    >>> traced = trace_module(Net(), ty.Tensor([1.0]))
+    >>> graph = traced.graph
+    >>> with graph.insert_exprs():
+    ...     doubled = graph.outputs[0] * 2
+    >>> graph.reset_outputs(doubled)
+    >>> traced(ty.Tensor([3.0, -1.0])).numpy()
+    array([6., 0.], dtype=float32)
     """
 
     def __init__(self, name: str, qualname: str) -> None:

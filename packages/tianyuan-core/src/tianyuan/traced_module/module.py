@@ -37,6 +37,17 @@ class TracedModule(Module):
         argdef_graph_map: graphs by the structure of the arguments that they are for.
         argdef_outdef_map: the structures of their results.
         is_qat: whether it holds modules in quantisation's training form.
+
+    >>> import tianyuan as ty
+    >>> import tianyuan.functional as F
+    >>> import tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> class Net(M.Module):
+    ...     def forward(self, x):
+    ...         return F.relu(x)
+    >>> traced = trace_module(Net(), ty.Tensor([1.0]))
+    >>> traced(ty.Tensor([-1.0, 2.0])).numpy()
+    array([0., 2.], dtype=float32)
     """
 
     def __init__(

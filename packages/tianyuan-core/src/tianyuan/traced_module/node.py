@@ -27,6 +27,18 @@ class Node:
         expr: the expression that makes it.
         users: the expressions that read it.
         id: its number, unique within the top graph.
+
+    >>> import tianyuan as ty
+    >>> import tianyuan.functional as F
+    >>> import tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> class Net(M.Module):
+    ...     def forward(self, x):
+    ...         return F.relu(x)
+    >>> traced = trace_module(Net(), ty.Tensor([1.0]))
+    >>> node = traced.graph.outputs[0]
+    >>> node.name, node.qualname
+    ('relu_out', 'Net.[relu_out]')
     """
 
     def __init__(self, expr: Expr | None, name: str | None, qualname: str | None) -> None:
@@ -80,7 +92,15 @@ class Node:
 
 
 class ModuleNode(Node):
-    """A module in a graph: the graph's own (``self``) or one that it calls."""
+    """A module in a graph: the graph's own (``self``) or one that it calls.
+
+    >>> import tianyuan as ty
+    >>> import tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> traced = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0]))
+    >>> traced.graph.get_module_by_type(M.ReLU).as_unique().owner
+    ReLU()
+    """
 
     def __init__(self, expr: Expr | None, name: str | None = None, qualname: str | None = None):
         super().__init__(expr, name, qualname)
@@ -123,6 +143,18 @@ class TensorNode(Node):
     Attributes:
         shape, dtype, device, qparams: of the example value; None where they are not known.
         value: the example or watched value, where one was kept.
+
+    >>> import tianyuan as ty
+    >>> import tianyuan.functional as F
+    >>> import tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> class Net(M.Module):
+    ...     def forward(self, x):
+    ...         return F.relu(x)
+    >>> traced = trace_module(Net(), ty.Tensor([1.0]))
+    >>> node = traced.graph.inputs[1]
+    >>> node.shape, node.dtype, node.device
+    ((1,), dtype('float32'), 'cpu')
     """
 
     def __init__(
@@ -245,7 +277,12 @@ setattr(Size, "__neg__", _size_method("neg", False))  # noqa: B010
 
 
 class NodeMixin:
-    """Tie values to the nodes that stand for them while a graph is recorded."""
+    """Tie values to the nodes that stand for them while a graph is recorded.
+
+    >>> import tianyuan as ty
+    >>> NodeMixin.get(ty.Tensor([1.0]), None) is None
+    True
+    """
 
     @classmethod
     def wrap(cls, value: Any, node: Any) -> None:

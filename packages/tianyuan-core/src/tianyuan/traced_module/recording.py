@@ -176,6 +176,11 @@ class Scope:
         )
 
 
+def _plain(given: Any) -> Any:
+    """Return arguments with extents as ints of no special class."""
+    return tree_map(lambda leaf: int(leaf) if isinstance(leaf, Size) else leaf, given)
+
+
 def _finish(found: Scope, expr: Expr, outputs: Any) -> Any:
     expr.return_val = outputs
     found.insert(expr)
@@ -193,6 +198,7 @@ def call_function(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     args, kwargs = found.stand_in((tuple(args), kwargs))
     expr = CallFunction(func)
     expr.set_args_kwargs(*args, **kwargs)
+    args, kwargs = _plain((args, kwargs))
     with paused(), checker.watching(found, expr) as check:
         outputs = func(*args, **kwargs)
         if func in names.SIZE_FUNCTIONS:
@@ -214,6 +220,7 @@ def call_method(
     args, kwargs = found.stand_in((tuple(args), kwargs))
     expr = CallMethod(target, name)
     expr.set_args_kwargs(target, *args, **kwargs)
+    args, kwargs = _plain((args, kwargs))
     with paused(), checker.watching(found, expr) as check:
         outputs = original(target, *args, **kwargs)
         if outputs is NotImplemented:
@@ -303,6 +310,7 @@ def call_module(module: Module, args: Any, kwargs: Any, node: ModuleNode | None 
     expr = CallMethod(node or found.node_of(module))
     expr.set_args_kwargs(expr.inputs[0], *args, **kwargs)
     if found.editing or names.is_builtin(module):
+        args, kwargs = _plain((args, kwargs))
         with paused(), checker.watching(found, expr) as check:
             outputs = _run_module(module, *args, **kwargs)
             check(outputs)

@@ -136,7 +136,18 @@ def register_tensor_method_loader(*methods: str) -> Callable[[_Registered], _Reg
 
 
 def load_functional(expr: Expr) -> None:
-    """Bring a call of a function up to date, where a loader is registered."""
+    """Bring a call of a function up to date, where a loader is registered.
+
+    >>> import tianyuan as ty
+    >>> import tianyuan.functional as F
+    >>> import tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> class Net(M.Module):
+    ...     def forward(self, x):
+    ...         return F.relu(x)
+    >>> traced = trace_module(Net(), ty.Tensor([1.0]))
+    >>> load_functional(traced.graph.exprs().as_unique())
+    """
     if is_call_function(expr):
         assert isinstance(expr, CallFunction)
         loader = _functional.get(_function_key(expr.func))
@@ -146,7 +157,18 @@ def load_functional(expr: Expr) -> None:
 
 
 def load_apply_expr(expr: Expr) -> None:
-    """Bring an application of an op up to date, where a loader is registered."""
+    """Bring an application of an op up to date, where a loader is registered.
+
+    >>> import tianyuan as ty
+    >>> import tianyuan.functional as F
+    >>> import tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> class Net(M.Module):
+    ...     def forward(self, x):
+    ...         return F.relu(x)
+    >>> traced = trace_module(Net(), ty.Tensor([1.0]))
+    >>> load_apply_expr(traced.graph.exprs().as_unique())
+    """
     if is_apply_def(expr):
         assert isinstance(expr, Apply)
         loader = _opdefs.get(_op_key(expr.opdef))
@@ -155,7 +177,18 @@ def load_apply_expr(expr: Expr) -> None:
 
 
 def load_call_module_expr(expr: Expr) -> None:
-    """Bring a call of a module up to date, where a loader is registered."""
+    """Bring a call of a module up to date, where a loader is registered.
+
+    >>> import tianyuan as ty
+    >>> import tianyuan.functional as F
+    >>> import tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> class Net(M.Module):
+    ...     def forward(self, x):
+    ...         return F.relu(x)
+    >>> traced = trace_module(Net(), ty.Tensor([1.0]))
+    >>> load_call_module_expr(traced.graph.exprs().as_unique())
+    """
     if is_call_module(expr):
         owner: Any = expr.inputs[0]
         loader = _modules.get(_module_key(type(owner.owner)))
@@ -164,7 +197,18 @@ def load_call_module_expr(expr: Expr) -> None:
 
 
 def load_call_tensor_method_expr(expr: Expr) -> None:
-    """Bring a call of a tensor's method up to date, where a loader is registered."""
+    """Bring a call of a tensor's method up to date, where a loader is registered.
+
+    >>> import tianyuan as ty
+    >>> import tianyuan.functional as F
+    >>> import tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> class Net(M.Module):
+    ...     def forward(self, x):
+    ...         return F.relu(x)
+    >>> traced = trace_module(Net(), ty.Tensor([1.0]))
+    >>> load_call_tensor_method_expr(traced.graph.exprs().as_unique())
+    """
     if is_call_tensor_method(expr):
         assert isinstance(expr, CallMethod)
         loader = _methods.get(expr.method)

@@ -66,6 +66,17 @@ class Expr:
         inputs: the nodes that it reads, each once.
         outputs: the nodes that it makes.
         version: the version of Tianyuan that recorded it.
+
+    >>> import tianyuan as ty
+    >>> import tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> class Net(M.Module):
+    ...     def forward(self, x):
+    ...         return (x + 1).sum()
+    >>> traced = trace_module(Net(), ty.Tensor([1.0]))
+    >>> expr = traced.graph.exprs().as_list()[0]
+    >>> expr.args, expr.inputs, expr.outputs
+    ((x, 1), [x], [add_out])
     """
 
     _kind: ClassVar[str] = ""

@@ -37,7 +37,20 @@ from .utils import (
 
 @register_pass("AttrToConstant")
 class AttrToConstant(ForwardPass):
-    """Replace tensors that are read from modules by constants; for inference only."""
+    """Replace tensors that are read from modules by constants; for inference only.
+
+    >>> import tianyuan as ty
+    >>> import tianyuan.functional as F
+    >>> import tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> class Net(M.Module):
+    ...     def forward(self, x):
+    ...         return (x - 1) * 2 + x.shape[0]
+    >>> from tianyuan.traced_module import optimize
+    >>> traced = trace_module(Net(), ty.Tensor([1.0, 2.0]))
+    >>> optimize(traced, "AttrToConstant")(ty.Tensor([3.0, 4.0])).numpy()
+    array([6., 8.], dtype=float32)
+    """
 
     def run_transform(self, expr: Expr) -> None:
         """Replace one read."""
@@ -54,7 +67,20 @@ class AttrToConstant(ForwardPass):
 
 @register_pass("FixInputShape")
 class FixInputShape(ForwardPass):
-    """Replace reads of extents by the extents met when the module was traced."""
+    """Replace reads of extents by the extents met when the module was traced.
+
+    >>> import tianyuan as ty
+    >>> import tianyuan.functional as F
+    >>> import tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> class Net(M.Module):
+    ...     def forward(self, x):
+    ...         return (x - 1) * 2 + x.shape[0]
+    >>> from tianyuan.traced_module import optimize
+    >>> traced = trace_module(Net(), ty.Tensor([1.0, 2.0]))
+    >>> optimize(traced, "FixInputShape")(ty.Tensor([3.0, 4.0])).numpy()
+    array([6., 8.], dtype=float32)
+    """
 
     def run_transform(self, expr: Expr) -> None:
         """Replace the extents that one expression makes."""
@@ -78,7 +104,20 @@ def fix_argument(expr: Expr, node: Node, value: Any) -> None:
 
 @register_pass("FlodConstant")
 class FlodConstant(ForwardPass):
-    """Compute what depends on constants only; spelt as in MegEngine."""
+    """Compute what depends on constants only; spelt as in MegEngine.
+
+    >>> import tianyuan as ty
+    >>> import tianyuan.functional as F
+    >>> import tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> class Net(M.Module):
+    ...     def forward(self, x):
+    ...         return (x - 1) * 2 + x.shape[0]
+    >>> from tianyuan.traced_module import optimize
+    >>> traced = trace_module(Net(), ty.Tensor([1.0, 2.0]))
+    >>> optimize(traced, "FlodConstant")(ty.Tensor([3.0, 4.0])).numpy()
+    array([6., 8.], dtype=float32)
+    """
 
     def run_transform(self, expr: Expr) -> None:
         """Compute one expression."""
@@ -113,6 +152,18 @@ class NormElemWise(ForwardPass):
 
     x - c becomes x + (-c), x / c becomes x * (1 / c), -x becomes x * (-1), c - x becomes
     x * (-1) + c.
+
+    >>> import tianyuan as ty
+    >>> import tianyuan.functional as F
+    >>> import tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> class Net(M.Module):
+    ...     def forward(self, x):
+    ...         return (x - 1) * 2 + x.shape[0]
+    >>> from tianyuan.traced_module import optimize
+    >>> traced = trace_module(Net(), ty.Tensor([1.0, 2.0]))
+    >>> optimize(traced, "NormElemWise")(ty.Tensor([3.0, 4.0])).numpy()
+    array([6., 8.], dtype=float32)
     """
 
     def run_transform(self, expr: Expr) -> None:

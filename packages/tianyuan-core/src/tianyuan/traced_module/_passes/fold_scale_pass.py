@@ -41,6 +41,18 @@ class BackwardFoldScale(BackwardPass):
     """Fold a product with a positive constant into the convolution or linear map before it.
 
     Between the two may stand what is homogeneous: ReLU, pooling, and, for one number, reshaping.
+
+    >>> import tianyuan as ty
+    >>> import tianyuan.functional as F
+    >>> import tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> class Net(M.Module):
+    ...     def forward(self, x):
+    ...         return (x - 1) * 2 + x.shape[0]
+    >>> from tianyuan.traced_module import optimize
+    >>> traced = trace_module(Net(), ty.Tensor([1.0, 2.0]))
+    >>> optimize(traced, "BackwardFoldScale")(ty.Tensor([3.0, 4.0])).numpy()
+    array([6., 8.], dtype=float32)
     """
 
     required_pass = ("NormElemWise",)

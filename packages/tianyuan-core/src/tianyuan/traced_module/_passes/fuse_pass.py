@@ -212,6 +212,18 @@ class FuseAddMul(ForwardPass):
     """Join sums and products with constants that follow each other.
 
     (x + a) + b is x + (a + b), (x a) b is x (a b), and (x + a) b is x b + a b.
+
+    >>> import tianyuan as ty
+    >>> import tianyuan.functional as F
+    >>> import tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> class Net(M.Module):
+    ...     def forward(self, x):
+    ...         return (x - 1) * 2 + x.shape[0]
+    >>> from tianyuan.traced_module import optimize
+    >>> traced = trace_module(Net(), ty.Tensor([1.0, 2.0]))
+    >>> optimize(traced, "FuseAddMul")(ty.Tensor([3.0, 4.0])).numpy()
+    array([6., 8.], dtype=float32)
     """
 
     required_pass = ("NormElemWise",)

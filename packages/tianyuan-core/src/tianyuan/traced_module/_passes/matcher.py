@@ -14,6 +14,19 @@ class PatternMatcher:
 
     Attributes:
         matched_exprs: what fitted each part of the pattern: an expression, or a fixed argument.
+
+    >>> import tianyuan as ty
+    >>> import tianyuan.functional as F
+    >>> import tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> class Net(M.Module):
+    ...     def forward(self, x):
+    ...         return F.relu(x)
+    >>> traced = trace_module(Net(), ty.Tensor([1.0]))
+    >>> from tianyuan.traced_module import is_op, is_var
+    >>> expr = traced.graph.exprs().as_unique()
+    >>> PatternMatcher().match(is_op(F.relu)(is_var()), expr)
+    True
     """
 
     def __init__(self) -> None:

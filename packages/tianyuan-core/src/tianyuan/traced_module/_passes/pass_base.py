@@ -43,7 +43,11 @@ _default = PassContext()
 
 
 def get_default_pass_context() -> PassContext:
-    """Return the context of passes that are given none: everything is allowed."""
+    """Return the context of passes that are given none: everything is allowed.
+
+    >>> get_default_pass_context().pass_enabled("FuseConvBn")
+    True
+    """
     return _default
 
 
@@ -149,6 +153,10 @@ def get_registered_pass(pass_name: str) -> Any:
 
     Raises:
         GraphError: where there is none of the name.
+
+    >>> import tianyuan.traced_module
+    >>> get_registered_pass("FuseConvBn").name
+    'FuseConvBn'
     """
     if pass_name not in _passes:
         raise GraphError(

@@ -182,15 +182,27 @@ def is_op(target: Any) -> ExprPattern:
 
 
 def is_const() -> ConstantPattern:
-    """Return the pattern of constants."""
+    """Return the pattern of constants.
+
+    >>> is_const().fits(2.5)
+    True
+    """
     return ConstantPattern()
 
 
 def is_var() -> VarPattern:
-    """Return the pattern of what is no constant."""
+    """Return the pattern of what is no constant.
+
+    >>> is_var().fits(2.5)
+    False
+    """
     return VarPattern()
 
 
 def any_node() -> AnyPattern:
-    """Return the pattern of anything."""
+    """Return the pattern of anything.
+
+    >>> any_node().fits(2.5)
+    True
+    """
     return AnyPattern()
