@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import numpy as np
@@ -9,6 +10,13 @@ import pytest
 import tianyuan as ty
 from tianyuan import device
 from tianyuan.errors import DeviceError
+from tianyuan.jit import trace
+
+
+@pytest.fixture(autouse=True)
+def collected() -> None:
+    """Free what earlier tests left in cycles, lest it goes while bytes are counted."""
+    gc.collect()
 
 
 @pytest.mark.parametrize(
@@ -91,6 +99,22 @@ def test_the_peak_remembers_what_has_gone() -> None:
     assert (8 << 20) <= device.get_max_allocated_memory() - start < (9 << 20)
     device.reset_max_memory_stats()
     assert device.get_max_allocated_memory() - start < 4096
+
+
+@pytest.mark.parametrize("followed", [False, True])
+def test_data_results_and_outputs_of_programs_count_alike(followed: bool) -> None:
+    if followed:
+        device.reset_max_memory_stats()
+    run = trace(lambda x: (x + 1, x[:1] * 0))
+    before = device.get_allocated_memory()
+    x = ty.Tensor(np.ones(1 << 18, np.float32))
+    after_data = device.get_allocated_memory() - before
+    outputs = run(x)
+    after_call = device.get_allocated_memory() - before
+    assert (1 << 20) <= after_data < (1 << 20) + 4096
+    assert (2 << 20) <= after_call < (2 << 20) + 8192
+    del x, outputs
+    assert device.get_allocated_memory() - before < 4096
 
 
 def test_another_device_is_refused() -> None:

@@ -16,7 +16,7 @@ from ..device import get_default_device, parse_device
 from ..errors import DTypeError, ShapeError, TraceError
 from ..op import Op, TensorSpec, intern_spec
 from ..shapes import format_shape
-from . import dispatch, indexing
+from . import dispatch, indexing, memory
 from .arguments import known_format
 from .methods import Methods
 from .state import state
@@ -78,6 +78,8 @@ class Tensor(Methods):
         spec = registry.get_device_spec(where)
         self._spec = intern_spec(TensorSpec(array.shape, array.dtype, where))
         self._data = array if spec.is_host else dispatch.to_device(spec, array, where)
+        if memory.following and spec.is_host:
+            memory.note((array,))
         if state.recorder is not None:
             state.recorder.note_created(self)
 

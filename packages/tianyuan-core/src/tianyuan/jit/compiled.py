@@ -18,7 +18,7 @@ from ..graph.compile import Compiled, compile_graph
 from ..graph.graph import Graph
 from ..graph.options import MemoryLimit, Options
 from ..graph.program import Program
-from ..imperative import dispatch, monitor
+from ..imperative import dispatch, memory, monitor
 from ..imperative.tensor import Tensor
 from ..locks import ForkSafeLock
 from .tracer import Cell, HostInput
@@ -209,7 +209,10 @@ class CompiledGraph:
     @staticmethod
     def make_outputs(compiled: Compiled) -> list[np.ndarray]:
         """Allocate the outputs of one run."""
-        return [dispatch.empty(spec.shape, spec.dtype) for spec in compiled.output_specs]
+        outputs = [dispatch.empty(spec.shape, spec.dtype) for spec in compiled.output_specs]
+        if memory.following:
+            memory.note(outputs)
+        return outputs
 
     def _read_hosts(self) -> list[np.ndarray]:
         # In the order of the trace, each followed by its effect: the next may read what it left.
@@ -234,6 +237,8 @@ def make_private(tensor: Tensor) -> None:
         fresh = dispatch.empty(data.shape, data.dtype)
         np.copyto(fresh, data)
         tensor._data = fresh
+        if memory.following:
+            memory.note((fresh,))
 
 
 def _is_private(tensor: Tensor) -> bool:
