@@ -397,6 +397,15 @@ def test_what_other_threads_compute_is_not_recorded(image):
     assert kinds(trace_module(module_of(forward), image()).graph) == ["CallFunction"]
 
 
+def test_a_compiled_function_is_seen_through(image):
+    compiled = jit.trace(lambda x: F.exp(x) * 2)
+    traced = trace_module(module_of(lambda self, x: compiled(F.relu(x)) + 1), image())
+    assert kinds(traced.graph) == ["CallFunction", "CallFunction", "CallMethod", "CallMethod"]
+    x = image(1, 5)
+    want = np.exp(np.maximum(x.numpy(), 0)) * 2 + 1
+    np.testing.assert_allclose(traced(x).numpy(), want, rtol=1e-5)
+
+
 def test_builder_records_and_builds(lenet, image):
     from tianyuan.traced_module.patching import patched
 

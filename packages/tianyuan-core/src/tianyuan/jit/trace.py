@@ -165,10 +165,10 @@ class trace(Deployable):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function on these arguments.
 
-        Inside another trace, or while a GradManager outside of the function is recording, the body
-        runs as plain Python, so that what happens in it is recorded there.
+        Inside another trace, or while a GradManager or ``trace_module`` outside of the function is
+        recording, the body runs as plain Python, so that what happens in it is recorded there.
         """
-        if state.recorder is not None or state.tapes:
+        if state.recorder is not None or state.tapes or state.interceptor is not None:
             return self._function(*args, **kwargs)
         if self._options["imperative"]:
             return self.trace_normal(*args, **kwargs)
