@@ -96,8 +96,9 @@ def test_topk(descending):
     values, indices = F.topk(Tensor(X), 2, descending)
     np.testing.assert_array_equal(values.numpy(), want)
     np.testing.assert_array_equal(indices.numpy(), order)
-    last = F.topk(Tensor(X), 2, descending, kth_only=True)
+    last, place = F.topk(Tensor(X), 2, descending, kth_only=True)
     np.testing.assert_array_equal(last.numpy(), want[..., -1])
+    np.testing.assert_array_equal(place.numpy(), order[..., -1])
 
 
 def test_topk_gives_the_largest_by_default():

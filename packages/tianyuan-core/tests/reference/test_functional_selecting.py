@@ -166,7 +166,8 @@ def test_sorting_along_an_axis(axis, descending):
     first = np.take(order, [0, 1], axis)
     values, indices = F.topk(x, 2, descending, axis=axis)
     np.testing.assert_array_equal(indices.numpy(), first)
-    second = F.topk(x, 2, descending, kth_only=True, axis=axis)
+    second, place = F.topk(x, 2, descending, kth_only=True, axis=axis)
+    np.testing.assert_array_equal(place.numpy(), np.take(order, 1, axis))
     want = np.take_along_axis(X, np.take(order, [1], axis), axis)
     np.testing.assert_array_equal(second.numpy(), want.squeeze(axis))
 

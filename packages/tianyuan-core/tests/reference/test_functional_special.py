@@ -203,7 +203,7 @@ def test_nms():
 
 
 @pytest.mark.parametrize("flat", [False, True])
-@pytest.mark.parametrize("reduction", ["sum", "none"])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_ctc_loss(flat, reduction):
     logits = normal(6, 3, 5)
     label = np.array([[1, 1, 2], [3, 0, 0], [4, 2, 0]])

@@ -396,3 +396,35 @@ def test_images_may_be_none():
     assert V.cvt_color(Tensor(np.zeros((0, 6, 4, 1), np.uint8)), "YUV2RGB_NV12").shape == (
         0, 4, 4, 3,
     )  # fmt: skip
+
+
+def test_a_map_rounds_halves_to_even_and_a_warp_upwards():
+    x = np.arange(6, dtype=np.float32)[None, None, None].repeat(2, 2)
+    halves = np.array([0.5, 1.5, 2.5, 3.5], np.float32)
+    points = Tensor(np.stack([halves, np.ones(4, np.float32)], -1)[None, None])
+    assert V.remap(Tensor(x), points, interp_mode="nearest").tolist() == [[[[0, 2, 2, 4]]]]
+    half = Tensor(np.array([[[1, 0, 0.5], [0, 1, 0]]], np.float32))
+    got = V.warp_affine(Tensor(x), half, (1, 4), format="NCHW", interp_mode="nearest")
+    assert got.tolist() == [[[[1, 2, 3, 4]]]]
+
+
+@pytest.mark.parametrize("corners", [None, True])
+@pytest.mark.parametrize("size", [(3, 9, 8), (2, 3, 2)])
+def test_interpolate_volumes(corners, size):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    x = RNG.normal(size=(2, 2, 2, 5, 4))
+    peer = torch.tensor(x, requires_grad=True)
+    want = torch.nn.functional.interpolate(peer, size, mode="trilinear", align_corners=corners)
+    weights = RNG.normal(size=want.shape)
+    (want * torch.tensor(weights)).sum().backward()
+    tensor = f64(x)
+    with GradManager() as gm:
+        gm.attach([tensor])
+        got = V.interpolate(tensor, size, mode="trilinear", align_corners=corners)
+        gm.backward(got, f64(weights))
+    np.testing.assert_allclose(got.numpy(), want.detach().numpy(), rtol=1e-10)
+    np.testing.assert_allclose(tensor.grad.numpy(), peer.grad.numpy(), rtol=1e-10, atol=1e-12)
+    doubled = V.interpolate(tensor, scale_factor=2, mode="trilinear")
+    assert doubled.shape == (2, 2, 4, 10, 8)
+    with pytest.raises(ShapeError, match="^interpolate: .*expected 5 dimensions"):
+        V.interpolate(tensor[0], size, mode="trilinear")

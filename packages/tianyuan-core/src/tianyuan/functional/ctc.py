@@ -31,6 +31,8 @@ def ctc_loss(
 ) -> Tensor:
     """Return -log of the probability of the labels over all alignments, reduced.
 
+    The mean is that of each loss divided by the length of its label, as in MegEngine and PyTorch.
+
     ``pred`` (T, N, C) holds probabilities, ``label`` class indices without blanks, (N, S) padded
     or all of them in one vector; the lengths are (N,). Follows Graves et al., 2006.
 
@@ -68,7 +70,10 @@ def ctc_loss(
     loss = elemwise.neg(reshape(elemwise.logaddexp(last, other), (n,)))
     if reduction == "none":
         return loss
-    return math.mean(loss) if reduction == "mean" else math.sum(loss)
+    if reduction == "sum":
+        return math.sum(loss)
+    count = reshape(elemwise.maximum(wanted, 1), (n,))
+    return math.mean(elemwise.div(loss, count.cast(loss.dtype)))
 
 
 def _column(op: str, what: str, lengths: Any, n: int) -> Tensor:

@@ -290,7 +290,7 @@ def topk(
 ) -> Any:
     """Return the k largest elements (the smallest unless ``descending``) along an axis.
 
-    Returns the values, sorted, and their int32 indices; with ``kth_only`` the k-th value alone,
+    Returns the values, sorted, and their int32 indices; with ``kth_only`` the k-th of both,
     without the axis. ``no_sort`` allows any order, which the sorted one satisfies.
 
     Raises:
@@ -306,6 +306,10 @@ def topk(
     if kth_only:
         starts = tuple(int(k) - 1 if a == axis else 0 for a in range(values.ndim))
         sizes = tuple(1 if a == axis else n for a, n in enumerate(values.shape))
-        last = run("slice", values, starts=starts, sizes=sizes, steps=(1,) * values.ndim)
-        return run("reshape", last, shape=(*values.shape[:axis], *values.shape[axis + 1 :]))
+        rest = (*values.shape[:axis], *values.shape[axis + 1 :])
+        last = (
+            run("slice", found, starts=starts, sizes=sizes, steps=(1,) * found.ndim)
+            for found in (values, indices)
+        )
+        values, indices = (run("reshape", found, shape=rest) for found in last)
     return values, indices

@@ -106,8 +106,12 @@ class Sampler:
         return total
 
     def nearest(self, y: Tensor, x: Tensor) -> Tensor:
-        """Return pixels (R, P, C) nearest to coordinates (R, P)."""
+        """Return pixels (R, P, C) nearest to coordinates (R, P), halves upwards."""
         return self.at(*(elemwise.floor(elemwise.add(v, 0.5)) for v in (y, x)))
+
+    def rounded(self, y: Tensor, x: Tensor) -> Tensor:
+        """Return pixels (R, P, C) nearest to coordinates (R, P), halves to the even one."""
+        return self.at(elemwise.round(y), elemwise.round(x))
 
 
 def _within(place: Tensor, extent: int) -> Tensor:
@@ -132,7 +136,9 @@ def _sampled(
     rows, height, width = y.shape
     sampler = Sampler(image, batch, border, scalar)
     points = (reshape(v, (rows, height * width)) for v in (y, x))
-    read = sampler.linear if mode == "linear" else sampler.nearest
+    # MegEngine rounds as OpenCV does: points of a map to even, warped pixels upwards.
+    nearest = sampler.rounded if op == "remap" else sampler.nearest
+    read = sampler.linear if mode == "linear" else nearest
     found = reshape(read(*points), (rows, height, width, image.shape[1]))
     return transpose(found, (0, 3, 1, 2))
 
@@ -168,7 +174,8 @@ def remap(
 ) -> Tensor:
     """Read images (N, C, H, W) at the points (x, y) of ``map_xy`` (N, OH, OW, 2).
 
-    Border modes: replicate, reflect, reflect_101, wrap, constant (``scalar``).
+    Border modes: replicate, reflect, reflect_101, wrap, constant (``scalar``). Halves are rounded
+    to even for ``nearest``.
 
     Raises:
         ShapeError: where the shapes do not fit.

@@ -12,6 +12,7 @@ from ..errors import AttrError, ShapeError
 from ..imperative.tensor import Tensor
 from .arguments import choice, fixed, floating, pair, run, tensor
 from .color import cvt_color
+from .conv import triple
 from .matching import correlation
 from .movement import transpose
 from .orientation import flip, rot90, rotate
@@ -23,7 +24,8 @@ __all__ = [
     "roi_pooling", "rot90", "rotate", "warp_affine", "warp_perspective",
 ]  # fmt: skip
 
-_MODES = ("bilinear", "linear", "nearest", "bicubic")
+_MODES = ("bilinear", "linear", "nearest", "bicubic", "trilinear")
+_RANKS = {"linear": 3, "trilinear": 5}
 
 
 def interpolate(
@@ -33,8 +35,9 @@ def interpolate(
     mode: str = "bilinear",
     align_corners: bool | None = None,
 ) -> Tensor:
-    """Resample images (N, C, H, W), or signals (N, C, L) with ``linear``, to a size or by a factor.
+    """Resample images (N, C, H, W) to a size or by a factor.
 
+    With ``linear`` they are signals (N, C, L), with ``trilinear`` volumes (N, C, D, H, W).
     Sample i of an axis lies at (i + 0.5) * H/OH - 0.5, with ``align_corners`` at
     i * (H - 1)/(OH - 1); ``nearest`` takes floor(i * H/OH). Borders are repeated; the cubic
     kernel has a = -0.75.
@@ -48,7 +51,7 @@ def interpolate(
     """
     choice("interpolate", "mode", mode, _MODES)
     found = floating(tensor("interpolate", inp))
-    rank = 3 if mode == "linear" else 4
+    rank = _RANKS.get(mode, 4)
     if found.ndim != rank:
         raise ShapeError(
             f"interpolate: input has the wrong rank, got {shapes.format_shape(found.shape)}, "
@@ -67,10 +70,18 @@ def interpolate(
         matrix = Tensor(
             _resampling(old, new, bool(align_corners), weights), found.dtype, found.device
         )
-        last = axis == found.ndim - 1
-        operands = (found, matrix) if last else (matrix, found)
-        found = run("matmul", *operands, transpose_a=False, transpose_b=last)
+        found = _along(found, matrix, axis)
     return found
+
+
+def _along(found: Tensor, matrix: Tensor, axis: int) -> Tensor:
+    """Multiply an axis by a matrix (new, old)."""
+    if axis == found.ndim - 1:
+        return run("matmul", found, matrix, transpose_a=False, transpose_b=True)
+    lead, rest = found.shape[: axis + 1], found.shape[axis + 1 :]
+    flat = run("reshape", found, shape=(*lead, shapes.volume(rest)))
+    product = run("matmul", matrix, flat, transpose_a=False, transpose_b=False)
+    return run("reshape", product, shape=(*product.shape[:-1], *rest))
 
 
 def _target(have: tuple[int, ...], size: Any, scale_factor: Any) -> tuple[int, ...]:
@@ -79,7 +90,7 @@ def _target(have: tuple[int, ...], size: Any, scale_factor: Any) -> tuple[int, .
     if size is not None:
         if len(have) == 1:
             return pair("interpolate", "size", size if isinstance(size, int) else size[0], 1)[:1]
-        return pair("interpolate", "size", size, 1)
+        return (pair if len(have) == 2 else triple)("interpolate", "size", size, 1)
     given = scale_factor if isinstance(scale_factor, (tuple, list)) else [scale_factor] * len(have)
     want = tuple(int(n * float(f)) for n, f in zip(have, given, strict=False))
     if len(given) != len(have) or min(want) < 1:
