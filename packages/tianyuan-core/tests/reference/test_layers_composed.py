@@ -120,10 +120,16 @@ def test_recurrent_options_are_checked() -> None:
         M.LSTM(3, 4)(Tensor(_input(2, 3)))
 
 
+@pytest.mark.parametrize("extra", [{}, {"add_bias_kv": True}, {"add_zero_attn": True}])
 @pytest.mark.parametrize("masks", ["none", "causal", "padding", "pairs", "added"])
-def test_attention(masks: str) -> None:
-    mine = M.MultiHeadAttention(6, 2, kdim=5, vdim=4)
-    theirs = torch.nn.MultiheadAttention(6, 2, kdim=5, vdim=4, batch_first=True)
+def test_attention(masks: str, extra: dict[str, bool]) -> None:
+    mine = M.MultiHeadAttention(6, 2, kdim=5, vdim=4, **extra)
+    theirs = torch.nn.MultiheadAttention(6, 2, kdim=5, vdim=4, batch_first=True, **extra)
+    for name in ("bias_k", "bias_v") if "add_bias_kv" in extra else ():
+        bias = getattr(mine, name)
+        assert not bias.numpy().any()
+        bias[...] = Tensor(_input(1, 1, 6) * (1 if name == "bias_k" else -2))
+        _take(theirs, name, bias)
     for name in ("q", "k", "v"):
         _take(theirs, f"{name}_proj_weight", getattr(mine, f"{name}_proj").weight)
     for parameter in (p for _, p in mine.named_parameters() if p.ndim == 1):
@@ -162,8 +168,6 @@ def test_attention(masks: str) -> None:
 def test_attention_options_are_checked() -> None:
     with pytest.raises(AttrError, match="must divide"):
         M.MultiHeadAttention(6, 4)
-    with pytest.raises(AttrError, match="add_zero_attn"):
-        M.MultiHeadAttention(6, 2, add_zero_attn=True)
     x = Tensor(_input(2, 6))
     with pytest.raises(ShapeError, match="query"):
         M.MultiHeadAttention(6, 2)(x, x, x)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from .. import functional as F
 from ..errors import AttrError, ShapeError
-from ..imperative.tensor import Tensor
+from ..imperative.tensor import Parameter, Tensor
 from ..shapes import format_shape
 from . import init
 from .linear import Dropout, Linear
@@ -29,11 +31,13 @@ class MultiHeadAttention(Module):
         attn_dropout: probability of dropping an attention weight in training.
         out_dropout: probability of dropping an output element in training.
         bias: whether the four projections have biases.
-        add_bias_kv, add_zero_attn: must be False.
+        add_bias_kv: whether every query also sees a learned key and value, ``bias_k`` and
+            ``bias_v``, (1, 1, embed_dim), which start from zero.
+        add_zero_attn: whether every query also sees a key and value of zeros.
         kdim, vdim: extents of keys and values; ``embed_dim`` if None.
 
     Raises:
-        AttrError: where the heads do not divide the extent, or an option must be False.
+        AttrError: where the heads do not divide the extent.
 
     >>> x = F.ones((2, 5, 8))
     >>> outputs, weights = MultiHeadAttention(8, 2)(x, x, x, need_weights=True)
@@ -60,11 +64,6 @@ class MultiHeadAttention(Module):
                 f"MultiHeadAttention: num_heads must divide embed_dim, got {num_heads} heads for "
                 f"{embed_dim}"
             )
-        for option, value in (("add_bias_kv", add_bias_kv), ("add_zero_attn", add_zero_attn)):
-            if value:
-                raise AttrError(
-                    f"MultiHeadAttention: {option} is not supported, got {value}, expected False"
-                )
         self.embed_dim = embed_dim
         self.num_heads = num_heads
         self.head_dim = embed_dim // num_heads
@@ -72,6 +71,10 @@ class MultiHeadAttention(Module):
         self.k_proj = Linear(embed_dim if kdim is None else kdim, embed_dim, bias)
         self.v_proj = Linear(embed_dim if vdim is None else vdim, embed_dim, bias)
         self.out_proj = Linear(embed_dim, embed_dim, bias)
+        self.add_zero_attn = add_zero_attn
+        empty = np.zeros((1, 1, embed_dim), np.float32)
+        self.bias_k = Parameter(empty) if add_bias_kv else None
+        self.bias_v = Parameter(empty) if add_bias_kv else None
         self.attn_drop = Dropout(attn_dropout)
         self.out_drop = Dropout(out_dropout)
         self.reset_parameters()
@@ -82,12 +85,35 @@ class MultiHeadAttention(Module):
             init.xavier_uniform_(projection.weight)
             if projection.bias is not None:
                 init.zeros_(projection.bias)
+        for extra in (self.bias_k, self.bias_v):
+            if extra is not None:
+                init.zeros_(extra)
 
     def _heads(self, x: Tensor) -> Tensor:
         """Cut (N, L, E) into heads (N, heads, L, E / heads)."""
         cut = F.reshape(x, (x.shape[0], x.shape[1], self.num_heads, self.head_dim))
         result: Tensor = F.transpose(cut, (0, 2, 1, 3))
         return result
+
+    def _extended(self, projected: Tensor, bias: Tensor | None) -> Tensor:
+        """Put the keys or values that every query sees behind those of the sequence."""
+        row = (projected.shape[0], 1, self.embed_dim)
+        more = [] if bias is None else [F.broadcast_to(bias.cast(projected.dtype), row)]
+        if self.add_zero_attn:
+            more.append(projected.full(row, 0.0))
+        result: Tensor = F.concat([projected, *more], 1) if more else projected
+        return result
+
+    def _covered(self, scores: Tensor, mask: Tensor) -> Tensor:
+        """Mask scores; the added keys, which the mask does not know of, stay in sight."""
+        count = int(scores.shape[-1]) - int(mask.shape[-1])
+        if count:
+            ends = ((0, 0),) * (mask.ndim - 1) + ((0, count),)
+            if mask.dtype.kind == "b":
+                mask = F.nn.pad(mask.cast("int32"), ends).cast("bool")
+            else:
+                mask = F.nn.pad(mask, ends)
+        return _masked(scores, mask)
 
     def forward(  # type: ignore[override]
         self,
@@ -101,6 +127,8 @@ class MultiHeadAttention(Module):
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Return the outputs (N, L, embed_dim), and the weights (N, heads, L, S) if asked for.
+
+        S counts added keys in the weights, not in the masks.
 
         Args:
             query, key, value: (N, L, embed_dim), (N, S, kdim), (N, S, vdim).
@@ -121,16 +149,17 @@ class MultiHeadAttention(Module):
                     f"{format_shape(given.shape)}, expected 3 dimensions"
                 )
         q = self._heads(self.q_proj(query)) * (1 / math.sqrt(self.head_dim))
-        k, v = self._heads(self.k_proj(key)), self._heads(self.v_proj(value))
+        k = self._heads(self._extended(self.k_proj(key), self.bias_k))
+        v = self._heads(self._extended(self.v_proj(value), self.bias_v))
         scores = F.matmul(q, k, transpose_b=True)
         if is_causal:
             rows = F.arange(0, query.shape[1]).reshape(-1, 1)
-            scores = _masked(scores, F.arange(0, key.shape[1]).reshape(1, -1) > rows)
+            scores = self._covered(scores, F.arange(0, key.shape[1]).reshape(1, -1) > rows)
         if attn_mask is not None:
             mask = F.expand_dims(attn_mask, 1) if attn_mask.ndim == 3 else attn_mask
-            scores = _masked(scores, mask)
+            scores = self._covered(scores, mask)
         if key_padding_mask is not None:
-            scores = _masked(scores, F.expand_dims(key_padding_mask, (1, 2)))
+            scores = self._covered(scores, F.expand_dims(key_padding_mask, (1, 2)))
         weights = F.nn.softmax(scores, axis=-1)
         joined = F.transpose(F.matmul(self.attn_drop(weights), v), (0, 2, 1, 3))
         joined = F.reshape(joined, (query.shape[0], query.shape[1], self.embed_dim))
