@@ -107,6 +107,29 @@ def test_what_is_called_becomes_one_expression_each(image):
     np.testing.assert_allclose(traced(x).numpy(), want, rtol=1e-6)
 
 
+def test_many_ways_of_computing(image):
+    def forward(self, a):
+        values, index = F.topk(a, 2, descending=True)
+        parts = F.split(a, 3, axis=1)
+        scaled = F.concat((part * i for i, part in enumerate(parts)), 1)
+        rows = F.stack([row for row in a])  # noqa: C416
+        same = (a == rows) & (a > 0)
+        shifted = np.ones((2, 3), np.float32) + a
+        product = a @ np.ones((3, 3), np.float32)
+        columns = F.stack([column for column in a.T])  # noqa: C416
+        out = F.where(same, scaled, shifted) + product * abs(a) // 1 + round(a)
+        return out + a[..., index[0]].sum() - columns.sum() ** 2 % 3, (values, -index)
+
+    net = module_of(forward)
+    traced = trace_module(net, image(2, 1, (3,)))
+    x = image(2, 5, (3,))
+    (out, (values, index)), (want, (want_values, want_index)) = traced(x), net(x)
+    assert equal(out, want)
+    assert equal(values, want_values)
+    assert equal(index, want_index)
+    assert "radd_out = a.__radd__(array(float32(2, 3)))" in str(traced.graph)
+
+
 def test_extents_are_computed_with(image):
     def forward(self, x):
         n, c, h, w = x.shape

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..serialization import register_codec as _register_codec
+from . import expr, fake_quant, node, pytree, serialization, traced_module
 from ._passes import (
     BackwardPass,
     ForwardPass,
@@ -30,14 +31,20 @@ __all__ = [
     "TracedModule",
     "disable_default_checker",
     "enable_expr_checker",
+    "expr",
+    "fake_quant",
     "is_const",
     "is_op",
     "is_var",
+    "node",
     "optimize",
+    "pytree",
     "register_as_builtin",
     "register_pass",
     "register_supported_type",
+    "serialization",
     "trace_module",
+    "traced_module",
     "wrap",
 ]
 

@@ -194,12 +194,15 @@ def _distinct(leaves: list[Any]) -> list[Any]:
     return found
 
 
-def _steps(graph: InternalGraph) -> list[tuple[str, bytes]]:
+def _steps(graph: InternalGraph) -> list[tuple[str, TreeDef, bytes]]:
     def data(expr: Expr) -> bytes:
         value = getattr(expr, "value", None)
         return value.numpy().tobytes() if isinstance(value, Tensor) else b""
 
-    return [(f"{expr._shown_outputs()}={expr._body()}", data(expr)) for expr in graph._exprs]
+    return [
+        (f"{expr._shown_outputs()}={expr._body()}", expr.arg_def, data(expr))
+        for expr in graph._exprs
+    ]
 
 
 def trace_module(mod: Module, *args: Any, **kwargs: Any) -> TracedModule:

@@ -192,6 +192,7 @@ def call_function(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     found = current()
     if found is None:
         return func(*args, **kwargs)
+    args = tuple(list(arg) if isinstance(arg, (Iterator, range)) else arg for arg in args)
     if found.ignores((args, kwargs)):
         with paused():
             return func(*args, **kwargs)

@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from .._version import __version__
 from ..errors import GraphError, TraceError
 from ..imperative.tensor import Tensor
@@ -368,4 +370,6 @@ def shown(value: Any) -> str:
         return "{" + ", ".join(f"{key!r}: {shown(item)}" for key, item in value.items()) + "}"
     if callable(value) and hasattr(value, "__name__"):
         return str(value.__name__)
+    if isinstance(value, np.ndarray) and value.size > 4:
+        return f"array({value.dtype}{value.shape})"
     return repr(value)
