@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import socket
+import struct
 
 import numpy as np
 import pytest
@@ -286,3 +288,24 @@ def test_arguments_of_init_process_group_are_checked():
         with pytest.raises(AttrError, match=f"{name} is wrong"):
             dist.init_process_group(**{**good, name: value})
     assert not dist.is_distributed()
+
+
+def test_strangers_do_not_disturb(run):
+    """Connections that do not know the group's token are turned away."""
+
+    def work():
+        client, closed = dist.get_client(), []
+        if dist.get_rank() == 1:
+            client.user_get("strangers are there")
+            return D.all_reduce_sum(Tensor([1.0])).item(), closed
+        strangers = [socket.create_connection(client.user_get("tcp/address/0")) for _ in range(3)]
+        for stranger, text in zip(strangers, (b'["x", "0,1", 1]', b"7", b"\xff"), strict=True):
+            stranger.sendall(struct.pack("<I", len(text)) + text)
+        client.user_set("strangers are there", True)
+        found = D.all_reduce_sum(Tensor([1.0])).item()
+        for stranger in strangers:
+            stranger.settimeout(20)
+            closed.append(stranger.recv(1))
+        return found, closed
+
+    assert run(2, work) == [(2, [b""] * 3), (2, [])]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tianyuan.functional as F
+import tianyuan.module as M
 from tianyuan import Tensor
 from tianyuan import distributed as dist
 from tianyuan.autodiff import GradManager
@@ -43,3 +44,22 @@ def test_ranks_normalise_as_one(run, cut):
         np.testing.assert_allclose(values[2], var, rtol=1e-4)
     for index, want in ((4, gw), (5, gb)):
         np.testing.assert_allclose(parts[0][index] + parts[1][index], want, rtol=1e-3, atol=1e-4)
+
+
+def test_the_module_follows_its_group(run):
+    def work():
+        part = X[:3] if dist.get_rank() == 0 else X[3:]
+        layer = M.SyncBatchNorm(3)
+        y = layer(Tensor(part)).numpy()
+        frozen = layer.eval()(Tensor(part)).numpy()
+        return y, layer.running_mean.numpy(), layer.running_var.numpy(), frozen
+
+    parts = run(2, work)
+    whole = M.BatchNorm1d(3)
+    y = whole(Tensor(X)).numpy()
+    np.testing.assert_allclose(np.concatenate([p[0] for p in parts]), y, rtol=1e-4, atol=1e-4)
+    frozen = whole.eval()(Tensor(X)).numpy()
+    np.testing.assert_allclose(np.concatenate([p[3] for p in parts]), frozen, rtol=1e-4, atol=1e-3)
+    for values in parts:
+        np.testing.assert_allclose(values[1], whole.running_mean.numpy(), rtol=1e-5)
+        np.testing.assert_allclose(values[2], whole.running_var.numpy(), rtol=1e-4)

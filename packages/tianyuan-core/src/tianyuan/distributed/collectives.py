@@ -68,7 +68,7 @@ def broadcast(inp: Tensor | None, group: Group | None = WORLD, device: str | Non
     if inp is not None and ranks is None:
         return _moved(inp, device)
     assert ranks is not None
-    spec = _told(ranks, None if inp is None else inp._spec)
+    spec = _told("broadcast", ranks, None if inp is None else inp._spec)
     given = inp if inp is not None and ranks.is_root else _token(spec)
     return _moved(_apply("broadcast", given, ranks, spec.shape), device)
 
@@ -200,7 +200,7 @@ def scatter(
     if inp is not None and (ranks.is_root or state.recorder is not None):
         rows = _to_rows("scatter", inp, axis, ranks.size)
         part = rows._spec.with_shape(rows.shape[1:])
-    spec = _told(ranks, part)
+    spec = _told("scatter", ranks, part)
     given = rows if rows is not None and ranks.is_root else _token(spec)
     return _moved(_apply("scatter", given, ranks, spec.shape), device)
 
@@ -238,6 +238,17 @@ def remote_send(inp: Tensor, dest_rank: int) -> None:
 
     Raises:
         DistributedError: for a rank that does not exist, or this one.
+
+    Example::
+
+        >>> from tianyuan.distributed import get_rank, launcher
+        >>> @launcher(n_gpus=2)
+        ... def work():
+        ...     if get_rank() == 0:
+        ...         return remote_send(Tensor([1.0, 2.0]), 1)
+        ...     return remote_recv(0).numpy()
+        >>> work()
+        [None, array([1., 2.], dtype=float32)]
     """
     _check_tensor("remote_send", inp)
     pair = _pair("remote_send", dest_rank)
@@ -258,6 +269,16 @@ def remote_recv(src_rank: int, device: str | None = None, inp: Tensor | None = N
     Raises:
         DistributedError: for a rank that does not exist, or this one.
         TraceError: inside a trace without ``inp``.
+
+    Example::
+
+        >>> from tianyuan.distributed import get_rank, launcher
+        >>> @launcher(n_gpus=2)
+        ... def swap():
+        ...     remote_send(Tensor(get_rank()), 1 - get_rank())
+        ...     return remote_recv(1 - get_rank()).item()
+        >>> swap()
+        [1, 0]
     """
     pair = _pair("remote_recv", src_rank)
     if state.recorder is not None:
@@ -371,10 +392,10 @@ def _known(name: str, spec: TensorSpec | None) -> TensorSpec:
     return spec
 
 
-def _told(ranks: Collective, spec: TensorSpec | None) -> TensorSpec:
+def _told(name: str, ranks: Collective, spec: TensorSpec | None) -> TensorSpec:
     """Return the root's spec: told by it or, inside a trace, as this rank expects it."""
     if state.recorder is not None:
-        return _known("collective", spec)
+        return _known(name, spec)
     device = get_default_device() if spec is None else spec.device
     code = np.zeros(2 + _MOST_DIMS, np.int64)
     if ranks.is_root:

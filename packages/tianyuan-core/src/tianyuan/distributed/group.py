@@ -59,6 +59,12 @@ class Group:
     Raises:
         AttrError: where a rank does not exist or stands twice.
         DistributedError: before ``init_process_group``.
+
+    Example::
+
+        >>> from tianyuan.distributed import launcher
+        >>> launcher(lambda: Group([1, 0]).rank, n_gpus=2)()
+        [1, 0]
     """
 
     def __init__(self, proc_ranks: Sequence[int]) -> None:
@@ -167,6 +173,15 @@ def init_process_group(
     Raises:
         AttrError: for arguments that cannot be, or a backend that nobody brings.
         DistributedError: where it has been called before, or ranks are missing.
+
+    Example::
+
+        >>> from tianyuan.distributed import Server
+        >>> server = Server()
+        >>> init_process_group("localhost", server.py_server_port, 1, 0, 0)
+        >>> get_world_size(), get_local_device_id(), get_py_server_addr()[0]
+        (1, 0, 'localhost')
+        >>> close(); server.close()
     """
     global _sd
     _check_arguments(master_ip, port, world_size, rank, device)
@@ -217,9 +232,8 @@ def _own_address(master_ip: str, port: int) -> str:
     """Return the address at which machines that see the master see this one."""
     if interface_for(master_ip):
         return interface_for(master_ip)
-    family, _, _, _, address = socket.getaddrinfo(master_ip, port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(address)  # sends nothing, only chooses the way
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((master_ip, port))  # sends nothing, only chooses the way
         return str(probe.getsockname()[0])
 
 
@@ -316,6 +330,12 @@ def get_backend() -> str:
 
     Raises:
         DistributedError: before ``init_process_group``, as all below.
+
+    Example::
+
+        >>> from tianyuan.distributed import launcher
+        >>> launcher(get_backend, n_gpus=2)()
+        ['tcp', 'tcp']
     """
     return _started("get_backend").backend
 
@@ -343,7 +363,14 @@ def get_client() -> Client:
 
 
 def new_group(proc_ranks: list[int]) -> Group:
-    """Return the group of some ranks; every member makes it, others may."""
+    """Return the group of some ranks; every member makes it, others may.
+
+    Example::
+
+        >>> from tianyuan.distributed import launcher
+        >>> launcher(lambda: new_group([1, 0]).key, n_gpus=2)()
+        ['1,0', '1,0']
+    """
     return Group(proc_ranks)
 
 
@@ -353,6 +380,12 @@ def group_barrier(group: Group = WORLD) -> None:
     Raises:
         AttrError: where no group is given.
         DistributedError: where ranks do not come in time.
+
+    Example::
+
+        >>> from tianyuan.distributed import launcher
+        >>> launcher(group_barrier, n_gpus=2)()
+        [None, None]
     """
     if not isinstance(group, Group):
         raise AttrError(f"group_barrier: not a group, got {type(group).__name__}")
@@ -381,6 +414,12 @@ def override_backend(new_backend: str) -> Iterator[None]:
 
     Raises:
         AttrError: where nobody brings it.
+
+    Example::
+
+        >>> with override_backend("tcp"):
+        ...     is_distributed()
+        False
     """
     data = _sd
     if data is None:

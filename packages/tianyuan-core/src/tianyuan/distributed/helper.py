@@ -171,7 +171,14 @@ def pack_allreduce_split(
 
 
 class TensorFuture:
-    """A gradient on its way: ``get`` returns it, and sends what has been packed until then."""
+    """A gradient on its way: ``get`` returns it, and sends what has been packed until then.
+
+    Example::
+
+        >>> future = TensorFuture(lambda: future.set(Tensor([1.0])))
+        >>> future.get().numpy()
+        array([1.], dtype=float32)
+    """
 
     def __init__(self, flush: Callable[[], None]) -> None:
         self._flush = flush

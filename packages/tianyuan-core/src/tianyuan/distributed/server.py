@@ -14,7 +14,7 @@ from ..errors import DistributedError
 
 PATIENCE = 1800.0  # seconds that a rank waits for another, unless told otherwise
 _RETRY = 0.05
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_LOOPBACK = ("localhost", "127.0.0.1")
 
 
 class Methods:
@@ -281,6 +281,14 @@ class Client:
 
     Raises:
         DistributedError: where it cannot be reached.
+
+    Example::
+
+        >>> server = Server()
+        >>> client = Client("localhost", server.py_server_port)
+        >>> client.bcast_val("hello", "greeting", 1)
+        'hello'
+        >>> server.close()
     """
 
     def __init__(self, master_ip: str, port: int, *, timeout: float = 60.0) -> None:

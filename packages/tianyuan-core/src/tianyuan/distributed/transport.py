@@ -233,7 +233,7 @@ class Transport:
             if size > HEADER * 64:
                 return None
             token, key, rank = json.loads(_exactly(connection, size))
-        except (OSError, ValueError):
+        except (OSError, ValueError, TypeError):
             return None
         return (key, rank) if token == self._token else None
 
