@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -111,7 +112,7 @@ def test_level_from_the_environment() -> None:
     for name, want in (("DEBUG", 10), ("nonsense", 20)):
         done = subprocess.run(
             [sys.executable, "-c", code],
-            env={"TIANYUAN_LOGGING_LEVEL": name, "PATH": ""},
+            env={**os.environ, "TIANYUAN_LOGGING_LEVEL": name},
             capture_output=True,
             text=True,
             check=True,

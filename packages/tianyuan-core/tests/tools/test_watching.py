@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -208,7 +209,7 @@ def test_verbose_from_the_environment() -> None:
     for value, told in (("1", True), ("0", False)):
         done = subprocess.run(
             [sys.executable, "-c", code],
-            env={"TIANYUAN_VERBOSE": value, "PATH": ""},
+            env={**os.environ, "TIANYUAN_VERBOSE": value},
             capture_output=True,
             text=True,
             check=True,
