@@ -52,6 +52,27 @@ def test_readme_trains_and_deploys_in_the_lines_it_promises(tmp_path: Path) -> N
     assert (tmp_path / "net.tym").exists()
 
 
+def test_the_training_page_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    code = blocks("docs/training.md", "training-test")["resume"]
+    seeds = "import random, numpy, tianyuan\nfor r in (random, numpy.random, tianyuan.random): "
+    seeds += "r.seed({})\n"
+    show = "\nprint('loss', loss.item(), float(abs(model[4].weight.numpy()).sum()))\n"
+    stop = code.replace("epoch=epoch)\n", "epoch=epoch)\n            raise SystemExit\n", 1)
+    assert "SystemExit" in stop
+    outputs = []
+    for folder, programs in (("whole", [code]), ("parts", [stop, code])):
+        (tmp_path / folder).mkdir()
+        for number, program in enumerate(programs):
+            name = f"part{number}.py"
+            # After the stop it has another seed: the order must come from the file.
+            fixed = program.replace("batch_size=64", f"batch_size=64, seed={number}")
+            (tmp_path / folder / name).write_text(seeds.format(number) + fixed + show)
+            out = run([sys.executable, name], tmp_path / folder)
+        outputs.append(out)
+    assert outputs[0] == outputs[1]
+    assert "loss" in outputs[0]
+
+
 @pytest.mark.parametrize("name", ["docs/architecture.md", "docs/writing-a-plugin.md"])
 def test_files_that_the_readme_and_the_pages_name_exist(name: str) -> None:
     assert name in (ROOT / "README.md").read_text(encoding="utf-8")
