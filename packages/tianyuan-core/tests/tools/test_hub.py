@@ -45,8 +45,21 @@ def repository(tmp_path: Path) -> Path:
     ty.save(state, weights)
     (folder / "hubconf.py").write_text(HUBCONF.replace("{weights}", str(weights)))
     (folder / "parts.py").write_text("WIDTH = 5\n")
-    yield folder
-    sys.modules.pop("parts", None)
+    return folder
+
+
+def test_repositories_with_modules_of_one_name(tmp_path: Path) -> None:
+    for number in (1, 2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "first.py").write_text(f"NUMBER = {number}\n")
+        (folder / "later.py").write_text(f"NUMBER = {10 * number}\n")
+        (folder / "hubconf.py").write_text(
+            "from first import NUMBER\ndef total(): import later; return NUMBER + later.NUMBER\n"
+        )
+    found = [hub.load(str(tmp_path / n), "total") for n in ("1", "2", "1")]
+    assert found == [11, 22, 11]
+    assert not {"first", "later"} & set(sys.modules)
 
 
 def test_entries_of_a_folder(repository: Path) -> None:

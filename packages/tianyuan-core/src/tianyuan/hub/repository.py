@@ -118,12 +118,18 @@ def import_module(
 
 @contextmanager
 def _on_path(folder: Path) -> Iterator[None]:
-    """Let the repository's own modules be imported while its ``hubconf.py`` runs."""
+    """Let a repository import its own modules, and forget them: another may use their names."""
+    known = set(sys.modules)
     sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
     try:
         yield
     finally:
         sys.path.remove(str(folder))
+        for name in set(sys.modules) - known:
+            path = getattr(sys.modules[name], "__file__", None)
+            if path is not None and Path(path).is_relative_to(folder):
+                del sys.modules[name]
 
 
 def _is_there(name: str) -> bool:
@@ -179,7 +185,9 @@ def load(
     8
     """
     module = import_module(repo_info, git_host, use_cache, commit, protocol)
-    return _entry(module, entry)(*args, **kwargs)
+    assert module.__file__ is not None
+    with _on_path(Path(module.__file__).parent):
+        return _entry(module, entry)(*args, **kwargs)
 
 
 def help(
