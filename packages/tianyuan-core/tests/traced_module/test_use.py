@@ -115,7 +115,7 @@ def test_a_traced_module_is_compiled_and_dumped(encoder, batch, tmp_path):
     np.testing.assert_allclose(np.asarray(found).reshape(want.shape), want, atol=1e-5)
 
 
-def test_a_traced_module_is_quantised(resnet, image):
+def test_a_traced_module_is_quantised(resnet, image, tmp_path):
     quantization = pytest.importorskip("tianyuan_quant")
     traced = trace_module(resnet, image())
     x = image(4, 9)
@@ -133,6 +133,8 @@ def test_a_traced_module_is_quantised(resnet, image):
         assert np.array_equal(ours, originals)
         assert 0 < np.abs(ours - want).max() < 0.1 * np.abs(want).max()
     net = quantization.quantize_qat(traced, inplace=False, example=image())
+    with pytest.raises(TypeError, match=r"forward that was replaced.*dump it by jit\.trace"):
+        ty.save(net, tmp_path / "net.tm")
     with pytest.raises(TraceError, match="trace first"):
         trace_module(net, x)
     # The float module is as it was.

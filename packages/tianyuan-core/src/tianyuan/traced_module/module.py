@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import io
 from collections.abc import Sequence
 from typing import Any
 
 from ..errors import GraphError, TraceError
 from ..module import Module
+from ..serialization import load, save
 from . import watching
 from .cloning import clone_graph, link
 from .graph import InternalGraph
@@ -239,7 +241,14 @@ class TracedModule(Module):
             link(graph)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError("TracedModule: cannot be pickled, see tianyuan.save")
+        # What pickle carries is a file's content, which is believed no more than a file is.
+        content = io.BytesIO()
+        save(self, content)
+        return _unpacked, (content.getvalue(),)
+
+
+def _unpacked(content: bytes) -> Any:
+    return load(io.BytesIO(content))
 
 
 def normalised(

@@ -57,6 +57,12 @@ class _Writer:
         where = type(module).__name__
         if any(vars(module).get(key) for key in HOOKS):
             raise _refuse("a module with hooks", where, "remove them first")
+        if "forward" in vars(module):
+            raise _refuse(
+                "a forward that was replaced, as quantisation does",
+                where,
+                "keep its state_dict(), or dump it by jit.trace",
+            )
         if isinstance(module, TracedModule):
             data["class"] = None
         else:
