@@ -27,15 +27,20 @@ from tianyuan.onnx import export_model  # noqa: E402
 from tianyuan.onnx.export_model import to_model  # noqa: E402
 from tianyuan.onnx.writer import EXPORTERS  # noqa: E402
 
-# What only training, drawing numbers or a lowered graph needs has no form in ONNX.
+# What only training, drawing numbers or a lowered graph needs has no form in ONNX, nor have complex
+# numbers and singular values.
 WITHOUT = {
     "adaptive_avg_pool2d_backward", "adaptive_max_pool2d_backward", "adaptive_max_pool2d_pick",
     "avg_pool2d_backward", "conv2d_backward_weight", "max_pool2d_backward", "max_pool2d_pick",
-    "philox_bits", "philox_normal", "philox_uniform", "relayout", "take_backward",
+    "philox_bits", "philox_normal", "philox_uniform", "relayout", "take_backward", "complex",
+    "real", "imag", "svd",
 }  # fmt: skip
 
 # Why an op that has a form may have none as it is used.
-REFUSED = ("needs operator set", "QuantizeLinear gives no int32", "gradient of padding by")
+REFUSED = (
+    "needs operator set", "QuantizeLinear gives no int32", "gradient of padding by",
+    "complex numbers are not exported",
+)  # fmt: skip
 
 
 def session(model: Any) -> Any:

@@ -18,7 +18,8 @@ from ..graph.graph import Graph, Node, Value
 from ..graph.options import Options
 from ..graph.passes import algebra, dead, duplicates, fold
 from ..jit.model import read_model
-from ..jit.trace import DynamicShapes, trace
+from ..jit.naming import DynamicShapes
+from ..jit.trace import trace
 from ..jit.tracer import Tracer
 from ..module.module import Module
 from . import exporters
@@ -256,6 +257,8 @@ class _Emitter:
         given = [self._name(graph, value, names) for value in node.inputs]
         function = EXPORTERS.get(node.op.name)
         try:
+            if any(value.spec.dtype.kind == "c" for value in (*node.inputs, *node.outputs)):
+                raise UnsupportedError("complex numbers are not exported")
             if function is None:
                 found = self._decomposed(node, given)
             else:
