@@ -388,19 +388,17 @@ void dot_plane(const ConvPlan &p, const Band &b, const PlaneTap *taps, const flo
   for (; t < p.n_taps; ++t) dot_taps<1>(p, b, taps + t, band, g, sums + t * VF);
 }
 
-// The gradient of the weight: one channel at a time, images in order, so that sums never depend on
-// the number of threads.
-int backward_weight_depthwise(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
-                              const ty_attrs *attrs, void *workspace) {
-  const ty_conv2d_backward_weight_attrs &a =
-      *reinterpret_cast<const ty_conv2d_backward_weight_attrs *>(attrs);
-  const ConvShape s = conv_shape(a, inputs[0].shape, outputs[0].shape, inputs[1].shape);
-  const float *g = static_cast<const float *>(inputs[1].data);
-  float *out = static_cast<float *>(outputs[0].data);
+enum { ROW_OUTPUTS = 8 };  // output channels whose sums meet one copied plane
+
+// The gradient of the weight with lanes along the row: where each output channel has one input
+// channel, or there are few. `per_output` is how many planes an output channel meets. Images come
+// in order, so that sums never depend on the number of threads.
+void sum_rows(const ty_ctx *ctx, const ConvShape &s, const float *x, const float *g, float *out,
+              int64_t per_output, void *workspace) {
   ConvTap *taps = static_cast<ConvTap *>(workspace);
   forward_taps(s, taps);
   ConvPlan p = {};
-  p.x = static_cast<const float *>(inputs[0].data);
+  p.x = x;
   p.c = 1;
   p.h = s.h;
   p.w = s.w;
@@ -417,22 +415,40 @@ int backward_weight_depthwise(const ty_ctx *ctx, const ty_tensor *inputs, ty_ten
   b.phase_width = p.ow + b.span_x / p.sw;
   b.row = p.sw * b.phase_width;
   b.plane = copied_rows(p, b, p.oh) * b.row;
-  const int64_t sums_floats = p.n_taps * VF, per_slot = ceil_div(b.plane, 16) * 16 + sums_floats;
+  const bool own = s.groups > 1;  // an output channel's only plane is its own
+  const int64_t outputs = own ? 1 : ROW_OUTPUTS, sum = p.n_taps * VF;
+  const int64_t sums_floats = outputs * per_output * sum;
+  const int64_t per_slot = ceil_div(b.plane, 16) * 16 + sums_floats;
   float *const rest = static_cast<float *>(workspace) + 2 * taps_floats(s);
   PlaneTap *table = reinterpret_cast<PlaneTap *>(rest - taps_floats(s));
   fill_offsets(p, b, table);
-  ty_parallel(ctx, s.c, 1, [&](int64_t begin, int64_t end, int32_t slot) {
+  ty_parallel(ctx, ceil_div(s.o, outputs), 1, [&](int64_t begin, int64_t end, int32_t slot) {
     float *sums = rest + slot * per_slot, *band = sums + sums_floats;
-    for (int64_t c = begin; c < end; ++c) {
+    for (int64_t at = begin; at < end; ++at) {
+      const int64_t o0 = at * outputs, o1 = lesser(o0 + outputs, s.o);
       memset(sums, 0, static_cast<size_t>(sums_floats) * sizeof(float));
       for (int64_t n = 0; n < s.n; ++n) {
-        const int64_t plane = n * s.c + c;
-        copy_band(band, p, b, plane, 0, p.oh);
-        dot_plane(p, b, table, band, g + plane * s.oh * s.ow, sums);
+        for (int64_t c = 0; c < per_output; ++c) {
+          copy_band(band, p, b, n * s.c + (own ? o0 : c), 0, p.oh);
+          for (int64_t o = o0; o < o1; ++o)
+            dot_plane(p, b, table, band, g + (n * s.o + o) * s.oh * s.ow,
+                      sums + ((o - o0) * per_output + c) * sum);
+        }
       }
-      for (int64_t t = 0; t < p.n_taps; ++t) out[c * p.n_taps + t] = vhsum(vload(sums + t * VF));
+      for (int64_t i = 0; i < (o1 - o0) * per_output * p.n_taps; ++i)
+        out[o0 * per_output * p.n_taps + i] = vhsum(vload(sums + i * VF));
     }
   });
+}
+
+int backward_weight_rows(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
+                         const ty_attrs *attrs, void *workspace) {
+  const ty_conv2d_backward_weight_attrs &a =
+      *reinterpret_cast<const ty_conv2d_backward_weight_attrs *>(attrs);
+  const ConvShape s = conv_shape(a, inputs[0].shape, outputs[0].shape, inputs[1].shape);
+  sum_rows(ctx, s, static_cast<const float *>(inputs[0].data),
+           static_cast<const float *>(inputs[1].data), static_cast<float *>(outputs[0].data),
+           outputs[0].shape[1], workspace);
   return 0;
 }
 
@@ -444,4 +460,4 @@ TY_EXPORT_KERNELS(conv_depthwise, TY_KERNEL(conv2d_depthwise, "conv2d_f32", "dep
                   TY_KERNEL(conv2d_fused_depthwise, "conv2d_fused_f32", "depthwise"),
                   TY_KERNEL(conv2d_fused_plain_depthwise, "conv2d_fused_f32", "plain_depthwise"),
                   TY_KERNEL(backward_data_depthwise, "conv2d_backward_data_f32", "depthwise"),
-                  TY_KERNEL(backward_weight_depthwise, "conv2d_backward_weight_f32", "depthwise"))
+                  TY_KERNEL(backward_weight_rows, "conv2d_backward_weight_f32", "rows"))

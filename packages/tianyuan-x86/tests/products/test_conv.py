@@ -66,6 +66,7 @@ CASES = [
     Case(1, 20, (14, 14), 36, (3, 3), (1, 2)),
     Case(1, 256, (14, 14), 40, (1, 1), padding=(1, 0, 0, 1)),
     Case(2, 5, (1, 40), 18, (1, 5), padding=(0, 2, 0, 2)),
+    Case(3, 1, (12, 30), 10, (5, 5), padding=(2, 2, 2, 2)),
     Case(1, 128, (40, 40), 33, (3, 3)),
     Case(2, 12, (9, 9), 8, (3, 3), padding=ONE, groups=4),
     Case(1, 6, (8, 8), 12, (3, 3), (2, 2), ONE, groups=6),
@@ -241,7 +242,7 @@ def test_backward_weight(kernel: Kernel, run: Any, call_of: Any) -> None:
 
 
 def test_refusals_name_what_is_served(call_of: Any) -> None:
-    dense, depthwise = CASES[3], CASES[19]
+    dense, depthwise = CASES[3], CASES[20]
     for case, variant, part in (
         (depthwise, "_direct", "groups"),
         (dense, "_depthwise", "per group"),

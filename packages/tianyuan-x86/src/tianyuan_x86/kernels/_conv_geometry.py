@@ -10,6 +10,7 @@ _BAND = 96 * 1024  # floats of a band of copied rows (BAND_FLOATS of conv.hpp)
 _CHUNK = 1 << 20  # floats of a chunk of images (CHUNK_FLOATS of conv_backward.cpp)
 _LINE = 16  # floats of a cache line
 _RECORD = 24  # bytes of a tap and of a tile segment
+ROW_OUTPUTS = 8  # output channels that meet one copied plane (conv_depthwise.cpp)
 TILE_ROWS = {8: 6, 16: 14}  # pixels or channels of the largest tile, by lanes
 
 
@@ -184,7 +185,8 @@ def backward_weight_bytes(g: Geometry, lanes: int) -> int:
     return 4 * (_table(g.taps) + _table(chunk * g.oh) + chunk * image + sums)
 
 
-def depthwise_backward_weight_bytes(g: Geometry, lanes: int, threads: int) -> int:
-    """Return the workspace of the depthwise gradient with respect to the weight."""
-    slot = round_up(_plane(g), _LINE) + g.taps * lanes
-    return 4 * (2 * _table(g.taps) + threads * slot)
+def rows_backward_weight_bytes(g: Geometry, lanes: int, threads: int) -> int:
+    """Return the workspace of the gradient with respect to the weight, lanes along the row."""
+    outputs = 1 if g.groups > 1 else ROW_OUTPUTS
+    sums = outputs * (g.c // g.groups) * g.taps * lanes
+    return 4 * (2 * _table(g.taps) + threads * (round_up(_plane(g), _LINE) + sums))

@@ -18,6 +18,8 @@ Seconds = Callable[[Call], float]
 _START = 1e-6  # seconds to enter a kernel and fill its tables
 _RATE = {8: 9.0e10, 16: 1.08e11}  # operations per second and thread inside a tile
 _DEPTHWISE_RATE = {8: 1.5e10, 16: 2.2e10}
+_ROWS_RATE = {8: 2.0e10, 16: 3.0e10}
+_FEW_PLANES, _MOST_TAPS = 4, 64  # what the sums of a weight's gradient along rows stay in cache for
 _PLANE = 4e-8  # seconds to begin a plane of a plain depthwise convolution
 _GROUP = 3e-6  # seconds to begin a group of a gradient
 _VALUES, _WEIGHTS = 1.2e10, 1.0e10  # bytes per second: read and written, packed
@@ -50,6 +52,17 @@ def _depthwise(call: Call) -> str | None:
     if g.is_depthwise:
         return None
     return f"serves one channel per group, got {g.c} and {g.o} channels in {g.groups} groups"
+
+
+def _few_planes(call: Call) -> str | None:
+    g = geo.geometry(call)
+    if g.is_depthwise or (g.groups == 1 and g.c <= _FEW_PLANES and g.taps <= _MOST_TAPS):
+        return None
+    return (
+        f"serves one channel per group, or one group of at most {_FEW_PLANES} channels and "
+        f"{_MOST_TAPS} kernel elements, got {g.c} and {g.o} channels in {g.groups} groups and "
+        f"{g.taps} elements"
+    )
 
 
 def _epilogue_form(unbiased: bool, supports: Reason, call: Call) -> str | None:
@@ -99,9 +112,21 @@ def _backward_weight_cost(lanes: int, call: Call) -> float:
     g = geo.geometry(call)
     outputs = g.o // g.groups
     padding = geo.round_up(outputs, lanes) / max(outputs, 1)
-    seconds = 1.4 * g.flops * padding / _RATE[lanes] + call.outputs[0].nbytes / _WEIGHTS
+    # A tile of few input channels has too few sums side by side to hide what an addition takes.
+    waiting = max(1.0, 4.0 * g.groups / max(g.c, 1))
+    seconds = 1.4 * g.flops * padding * waiting / _RATE[lanes]
+    seconds += call.outputs[0].nbytes / _WEIGHTS
     moved = call.inputs[0].nbytes + call.inputs[1].nbytes
     return _GROUP * g.groups + (seconds + moved / _VALUES) / _threads(call, g.flops)
+
+
+def _rows_cost(lanes: int, call: Call) -> float:
+    g = geo.geometry(call)
+    vectors = geo.round_up(g.ow, lanes) / max(g.ow, 1)
+    planes = g.n * g.c * (1 if g.groups > 1 else -(-g.o // geo.ROW_OUTPUTS))
+    seconds = g.flops * vectors / _ROWS_RATE[lanes] + planes * _PLANE
+    moved = call.inputs[0].nbytes * planes / max(g.n * g.c, 1) + call.inputs[1].nbytes
+    return _START + (seconds + moved / _VALUES) / _threads(call, g.flops)
 
 
 def _forward(tier: Tier, op: str, describe: Callable[..., Kernel]) -> list[Kernel]:
@@ -211,11 +236,11 @@ def _backward(tier: Tier) -> list[Kernel]:
             workspace=lambda call: geo.backward_data_bytes(geo.geometry(call), lanes, call.threads),
         ),
         weight(
-            "depthwise",
+            "rows",
             dtypes=floats,
-            supports=_depthwise,
-            cost=partial(_depthwise_cost, lanes, True),
-            workspace=lambda call: geo.depthwise_backward_weight_bytes(
+            supports=_few_planes,
+            cost=partial(_rows_cost, lanes),
+            workspace=lambda call: geo.rows_backward_weight_bytes(
                 geo.geometry(call), lanes, call.threads
             ),
         ),
