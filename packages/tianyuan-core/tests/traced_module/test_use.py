@@ -115,6 +115,28 @@ def test_a_traced_module_is_compiled_and_dumped(encoder, batch, tmp_path):
     np.testing.assert_allclose(np.asarray(found).reshape(want.shape), want, atol=1e-5)
 
 
+def test_a_compiled_traced_module_notices_changes_of_its_graph():
+    class Net(M.Module):
+        def forward(self, x):
+            return F.exp(x)
+
+    x = ty.Tensor([0.5, 1.0])
+    traced = trace_module(M.Sequential(Net()), x)
+    compiled = jit.trace(lambda x: traced(x))
+    np.testing.assert_allclose(compiled(x).numpy(), np.exp(x.numpy()), rtol=1e-6)
+    inner = getattr(traced, "0").graph
+    inner.exprs().as_unique().func = F.tanh
+    np.testing.assert_allclose(compiled(x).numpy(), np.tanh(x.numpy()), rtol=1e-6)
+    with traced.graph.insert_exprs():
+        twice = traced.graph.outputs[0] * 2
+    traced.graph.replace_node({traced.graph.outputs[0]: twice})
+    np.testing.assert_allclose(compiled(x).numpy(), np.tanh(x.numpy()) * 2, rtol=1e-6)
+    twice.expr.set_arg(1, 3)
+    np.testing.assert_allclose(compiled(x).numpy(), np.tanh(x.numpy()) * 3, rtol=1e-6)
+    traced.graph.reset_outputs(twice.expr.inputs[0])
+    np.testing.assert_allclose(compiled(x).numpy(), np.tanh(x.numpy()), rtol=1e-6)
+
+
 def test_a_traced_module_is_quantised(resnet, image, tmp_path):
     quantization = pytest.importorskip("tianyuan_quant")
     traced = trace_module(resnet, image())

@@ -72,6 +72,7 @@ def _place(graph: InternalGraph, made: list[Expr], after: Expr | None) -> None:
             f"insert_exprs: {graph._exprs[least]!r} is read, expected to insert after it"
         )
     graph._exprs[at + 1 : at + 1] = made
+    graph._touch()
 
 
 def replace_node(graph: InternalGraph, repl_dict: Mapping[Node, Node]) -> None:
@@ -84,6 +85,7 @@ def replace_node(graph: InternalGraph, repl_dict: Mapping[Node, Node]) -> None:
                 f"replace_node: a replacement is of another kind, got {type(new).__name__}, "
                 f"expected {type(old).__name__}"
             )
+    graph._touch()
     place = {id(expr): index for index, expr in enumerate(graph._exprs)}
     for old, new in repl_dict.items():
         needed = {id(expr) for expr in graph.get_dep_exprs(new)}
@@ -126,6 +128,7 @@ def _set_argdef(graph: InternalGraph, treedef: TreeDef) -> None:
     outdef = module.argdef_outdef_map.pop(old)
     del module.argdef_graph_map[old]
     module.argdef_graph_map[treedef] = graph
+    graph._touch()
     module.argdef_outdef_map[treedef] = outdef
 
 
@@ -200,4 +203,5 @@ def reset_outputs(graph: InternalGraph, outputs: Any) -> None:
     for node in nodes:
         check_member(graph, node, "reset_outputs")
     graph._outputs[:] = nodes
+    graph._touch()
     module.argdef_outdef_map[argdef_of(graph)] = outdef

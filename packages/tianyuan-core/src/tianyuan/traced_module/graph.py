@@ -219,6 +219,11 @@ class InternalGraph:
         """Run the graph on values of its inputs without the module; return the outputs."""
         return self.interpret(self._module, *inputs)
 
+    def _touch(self) -> None:
+        """Let compiled forms of the module notice that the graph was changed."""
+        if self._module is not None:
+            vars(self._module)["_structure"] = self._module._structure + 1
+
     # Building; used while a graph is recorded, read or copied.
 
     def _adopt_input(self, expr: Input, at: int | None = None) -> None:

@@ -177,10 +177,12 @@ class TracedModule(Module):
             GraphError: where a node is not of this module.
         """
         self.end_points = self._points(nodes, "set_end_points")
+        vars(self)["_structure"] = self._structure + 1
 
     def clear_end_points(self) -> None:
         """Run to the end again."""
         self.end_points = []
+        vars(self)["_structure"] = self._structure + 1
 
     def flatten(self) -> TracedModule:
         """Return a copy whose graph calls no graphs: those of its parts stand in the place.

@@ -95,6 +95,19 @@ class Expr:
         self.arg_def: TreeDef = tree_flatten(((), {}))[1]
         self.out_def: TreeDef = tree_flatten(None)[1]
 
+    # What is called may be exchanged by assignment; compiled forms of the module must notice.
+    _CALLED = frozenset({"func", "method", "opdef", "value", "attr_name"})
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name in self._CALLED:
+            self._touch()
+
+    def _touch(self) -> None:
+        graph = self.__dict__.get("_top_graph")
+        if graph is not None:
+            graph._touch()
+
     @property
     def id(self) -> int:
         """Number, unique within the top graph."""
@@ -143,6 +156,7 @@ class Expr:
                     f"expected nodes of {self._top_graph.name!r}"
                 )
         self._take_users(inputs)
+        self._touch()
         self._leaves, self.arg_def = kept, treedef
         self._is_flat = all(
             isinstance(leaf, LeafDef)
@@ -277,6 +291,7 @@ class Expr:
             for v in self._leaves
         ]
         self._take_users(kept)
+        self._touch()
 
     # Results.
 

@@ -154,7 +154,7 @@ def _fold_joined(expr: Expr) -> bool:
     kind: Any = _PLAIN.get(type(joined))
     if kind is None or not isinstance(target.expr, GetAttr) or not _evaluates(joined.bn):
         return False
-    conv = joined.conv if hasattr(joined, "conv") else joined.conv_transpose
+    conv = joined.conv if hasattr(joined, "conv") else joined.conv_transpose2d
     folded = scaled_conv(conv, *statistics(joined.bn))
     made = object.__new__(kind)
     vars(made).update(vars(folded))

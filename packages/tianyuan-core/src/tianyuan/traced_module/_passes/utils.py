@@ -90,6 +90,7 @@ def new_output(expr: Expr, like: Node) -> Node:
 def substitute(graph: InternalGraph, old: Node, new: Node) -> None:
     """Let all that reads a node, and the graph's result, read another."""
     graph._outputs[:] = [new if node is old else node for node in graph._outputs]
+    graph._touch()
     for user in list(old.users):
         user._replace_input(old, new)
 
