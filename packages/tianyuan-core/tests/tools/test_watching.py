@@ -136,6 +136,31 @@ def test_a_fused_step_names_its_guilty_part() -> None:
             net(tensor(1.0, -0.5))
 
 
+def test_blocked_layouts_are_read_without_their_padding(tmp_path: Path) -> None:
+    """Three channels in blocks of sixteen: what lies beyond them is nobody's business."""
+    net = M.Sequential(M.Conv2d(3, 5, 3, padding=1), M.Conv2d(5, 3, 3, padding=1)).eval()
+    image = np.full((1, 3, 6, 6), 0.5, np.float32)
+
+    def model(bias: float) -> ty.jit.Model:
+        net[1].bias[...] = bias
+        traced = trace(lambda x: F.log(net(x)), capture_as_const=True)
+        traced(ty.Tensor(image))
+        traced.dump(tmp_path / f"{bias}.tym")
+        return ty.jit.load(tmp_path / f"{bias}.tym")
+
+    good, bad = model(100.0), model(-100.0)
+    with detect_anomaly():
+        assert np.isfinite(good(image)).all()
+        with pytest.raises(NonFiniteError) as caught:
+            bad(image)
+        image[0, 1, 2, 3] = np.nan
+        with pytest.raises(NonFiniteError, match=r"conv2d\w*: .* input 0 has nan"):
+            good(image)
+    text = str(caught.value)
+    assert "log: result is not finite, got nan at [0, 0, 0, 0] from finite inputs" in text
+    assert " at ," not in text
+
+
 def test_states_of_a_program_are_put_back() -> None:
     total = ty.Tensor(np.zeros(2, np.float32))
 

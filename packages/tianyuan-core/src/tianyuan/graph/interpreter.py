@@ -44,12 +44,18 @@ class StepInterpreter:
         outputs: Sequence[np.ndarray],
     ) -> None:
         """Run once and tell the monitor of every step; states are as before where one raises."""
-        kept = [array.copy() for array in states] if self._program.mutates else []
+        program = self._program
+        kept = [array.copy() for array in states] if program.mutates else []
         runners = [
-            monitor.watched(runner, step.kernel, _call(self._program, step), _line(step), index)
-            for index, (step, runner) in enumerate(
-                zip(self._program.steps, self._runners, strict=True)
+            monitor.watched(
+                runner,
+                step.kernel,
+                _call(program, step),
+                _line(step),
+                index,
+                (_layouts(program, step.inputs), _layouts(program, step.outputs)),
             )
+            for index, (step, runner) in enumerate(zip(program.steps, self._runners, strict=True))
         ]
         try:
             self._run_all(runners, inputs, states, outputs)
@@ -136,6 +142,10 @@ def _call(program: Program, step: Step) -> Call:
     inputs = tuple(program.slots[i].spec for i in step.inputs)
     outputs = tuple(program.slots[i].spec for i in step.outputs)
     return Call(step.op, inputs, outputs, step.attrs, program.threads)
+
+
+def _layouts(program: Program, slots: Sequence[int]) -> tuple[str, ...]:
+    return tuple(program.slots[i].layout for i in slots)
 
 
 def _line(step: Step) -> Callable[[], str]:

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 
 from .. import registry
 from ..errors import NonFiniteError
+from ..kernel import PLAIN
+from ..op import TensorSpec
 from . import dispatch, monitor
 from .tape import only_tape
 from .tensor import wrap
+
+_all_plain = repeat(PLAIN)
 
 # Searches that run a step's parts right now.
 _looking: ContextVar[tuple[_Search, ...]] = ContextVar("looking", default=())
@@ -26,59 +31,70 @@ class _Search:
         self._infinity = infinity
 
     def __call__(self, run: monitor.KernelRun) -> None:
-        for number, (data, spec) in enumerate(zip(run.outputs, run.output_specs, strict=True)):
-            found = self._first(data, spec)
+        layouts = run.layouts[1] if run.layouts else _all_plain
+        for number, (data, spec, layout) in enumerate(
+            zip(run.outputs, run.output_specs, layouts, strict=False)
+        ):
+            found = self._first(data, spec, layout)
             if found is not None:
                 raise NonFiniteError(self._message(run, number, found))
 
-    def _first(self, data: Any, spec: Any) -> str | None:
+    def _first(self, data: Any, spec: TensorSpec, layout: str) -> str | None:
         """Return the first value that is not finite, and where it stands; None without one."""
-        if not _may_fail(spec.dtype):
+        array = _logical(data, spec, layout) if _may_fail(spec.dtype) else None
+        if array is None:
             return None
-        array = data
-        if not isinstance(data, np.ndarray):
-            array = dispatch.to_host(registry.get_device_spec(spec.device), data)
         bad = np.isnan(array) if not self._infinity else ~np.isfinite(array)
         if not bad.any():
             return None
         place = tuple(map(int, np.unravel_index(int(np.argmax(bad)), bad.shape)))
-        # In a blocked layout the place would mean nothing to the user.
-        where = f" at {list(place)}" if place and array.shape == tuple(spec.shape) else ""
-        return f"{array[place]}{where}"
+        return f"{array[place]} at {list(place)}" if place else f"{array[place]}"
 
     def _message(self, run: monitor.KernelRun, number: int, found: str) -> str:
+        layouts = run.layouts[0] if run.layouts else _all_plain
         given = [
             f"input {index} has {value}"
-            for index, (data, spec) in enumerate(zip(run.inputs, run.input_specs, strict=True))
-            if (value := self._first(data, spec)) is not None
+            for index, (data, spec, layout) in enumerate(
+                zip(run.inputs, run.input_specs, layouts, strict=False)
+            )
+            if (value := self._first(data, spec, layout)) is not None
         ]
         specs = ", ".join(map(str, run.input_specs))
-        place = f"step {run.step} " if run.step is not None else ""
         cause = "; ".join(given) or (f"finite inputs {specs}" if specs else "no inputs")
-        inside = self._inside(run)
+        place = ", ".join(filter(None, (run.place(), f"kernel {run.kernel}")))
         return (
             f"{run.op}: result{f' {number}' if number else ''} is not finite, got {found} from "
-            f"{cause}{inside} ({place}at {run.where}, kernel {run.kernel})"
+            f"{cause}{self._inside(run)} ({place})"
         )
 
     def _inside(self, run: monitor.KernelRun) -> str:
         """Name the part of a fused step that makes it, by running its parts one by one."""
         parts = registry.get_op(run.op).decompose
-        plain = all(
-            isinstance(data, np.ndarray) and data.shape == tuple(spec.shape)
-            for data, spec in zip(run.inputs, run.input_specs, strict=True)
-        )
-        if parts is None or not plain or self in _looking.get():
+        layouts = run.layouts[0] if run.layouts else _all_plain
+        arrays = list(map(_logical, run.inputs, run.input_specs, layouts))
+        if parts is None or self in _looking.get() or any(array is None for array in arrays):
             return ""
         token = _looking.set((*_looking.get(), self))
         try:
             with only_tape(None):
-                parts(tuple(map(wrap, run.inputs, run.input_specs)), run.attrs)
+                parts(tuple(map(wrap, arrays, run.input_specs)), run.attrs)
         except NonFiniteError as error:
             return f", in its {str(error).partition(':')[0]}"
         finally:
             _looking.reset(token)
         return ""
+
+
+def _logical(data: Any, spec: TensorSpec, layout: str) -> np.ndarray | None:
+    """Return data over its logical shape, without padding; None where a layout transforms it."""
+    on_host = isinstance(data, np.ndarray)
+    array: np.ndarray = (
+        data if on_host else dispatch.to_host(registry.get_device_spec(spec.device), data)
+    )
+    if layout == PLAIN:
+        return array.reshape(spec.shape)
+    form = registry.get_layout(layout)
+    return form.unpack(array, spec.shape) if form.exact else None
 
 
 def _may_fail(dtype: np.dtype) -> bool:

@@ -33,8 +33,10 @@ class KernelRun:
         inputs, outputs: the data, in the physical form that the kernel works on; only to be read,
             and not to be kept where ``step`` is set, since programs use memory again.
         start, seconds: when it began, on ``time.perf_counter``'s clock, and how long it took.
-        where: file and line of the user's code; an imported node's name where there is none.
+        where: file and line of the user's code, an imported node's name, or empty where a model
+            file tells none.
         step: number in its program, or None for an eager op.
+        layouts: names of the inputs' layouts and of the outputs'; None where all are plain.
     """
 
     op: str
@@ -49,8 +51,15 @@ class KernelRun:
     seconds: float
     where: str
     step: int | None = None
+    layouts: Layouts | None = None
+
+    def place(self) -> str:
+        """Return step and line as they are told."""
+        step = f"step {self.step}" if self.step is not None else ""
+        return " ".join(filter(None, (step, f"at {self.where}" if self.where else "")))
 
 
+Layouts = tuple[tuple[str, ...], tuple[str, ...]]
 Listener = Callable[[KernelRun], None]
 Runner = Callable[[Sequence[Any], Sequence[Any], "np.ndarray | None"], None]
 
@@ -86,7 +95,12 @@ def tell(run: KernelRun) -> None:
 
 
 def watched(
-    run: Runner, kernel: Kernel, call: Call, where: Callable[[], str], step: int | None = None
+    run: Runner,
+    kernel: Kernel,
+    call: Call,
+    where: Callable[[], str],
+    step: int | None = None,
+    layouts: Layouts | None = None,
 ) -> Runner:
     """Return a runner that also tells the listeners."""
 
@@ -100,7 +114,7 @@ def watched(
         tell(
             KernelRun(
                 call.op.name, kernel.name, kernel.backend, call.attrs, call.inputs, call.outputs,
-                given, outputs, start, seconds, where(), step,
+                given, outputs, start, seconds, where(), step, layouts,
             )
         )  # fmt: skip
 

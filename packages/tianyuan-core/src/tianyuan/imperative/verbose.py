@@ -9,10 +9,9 @@ def line(run: monitor.KernelRun) -> str:
     """Return what is logged of a kernel call: op, kernel, shapes, microseconds and place."""
     specs = ", ".join(map(str, run.input_specs))
     made = ", ".join(map(str, run.output_specs))
-    step = f" step {run.step}" if run.step is not None else ""
     return (
         f"{run.op}({specs}) -> {made}: {run.kernel} ({run.backend}), "
-        f"{run.seconds * 1e6:.1f} µs,{step} at {run.where}"
+        f"{run.seconds * 1e6:.1f} µs, {run.place()}"
     )
 
 
