@@ -188,8 +188,8 @@ def test_fused_layers_are_their_parts() -> None:
     for cls, parts, inp in (
         (M.ConvBn2d, ("conv", "bn"), x),
         (M.ConvBnRelu2d, ("conv", "bn"), x),
-        (M.ConvTransposeBn2d, ("conv_transpose", "bn"), x),
-        (M.ConvTransposeBnRelu2d, ("conv_transpose", "bn"), x),
+        (M.ConvTransposeBn2d, ("conv_transpose2d", "bn"), x),
+        (M.ConvTransposeBnRelu2d, ("conv_transpose2d", "bn"), x),
         (M.LinearBn1d, ("linear", "bn"), rows),
         (M.LinearBnRelu1d, ("linear", "bn"), rows),
     ):

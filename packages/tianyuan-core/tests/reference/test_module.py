@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 from collections import OrderedDict
 from typing import Any
@@ -282,6 +283,27 @@ def test_elemwise_identity_concat() -> None:
     for name, want in cases.items():
         np.testing.assert_allclose(M.Elemwise(name)(x, y).numpy(), want)
     np.testing.assert_allclose(M.Elemwise("exp")(x).numpy(), np.exp([1, -2]), rtol=1e-6)
+    np.testing.assert_allclose(M.Elemwise("relu6")(Tensor([-1.0, 7.0])).numpy(), [0, 6])
+    np.testing.assert_allclose(M.Elemwise("prelu")(x, Tensor([0.5])).numpy(), [1, -1])
+    np.testing.assert_allclose(M.Elemwise("hsigmoid")(x).numpy(), [4 / 6, 1 / 6], rtol=1e-6)
+    np.testing.assert_allclose(
+        M.Elemwise("logsigmoid")(x).numpy(), -np.log1p(np.exp([-1.0, 2.0])), rtol=1e-6
+    )
+    np.testing.assert_allclose(M.Elemwise("sign")(x).numpy(), [1, -1])
+    erfc = [math.erfc(1.0), math.erfc(-2.0)]
+    np.testing.assert_allclose(M.Elemwise("erfc")(x).numpy(), erfc, rtol=1e-6)
+    np.testing.assert_allclose(M.Elemwise("fast_tanh")(x).numpy(), [28 / 36, -62 / 63], rtol=1e-6)
+    np.testing.assert_allclose(
+        M.Elemwise("log_sum_exp")(x, x).numpy(), np.log(2) + np.array([1, -2]), rtol=1e-6
+    )
+    np.testing.assert_allclose(M.Elemwise("switch_gt0")(x, Tensor([5.0])).numpy(), [5, 0])
+    np.testing.assert_allclose(
+        M.Elemwise("cond_leq_mov")(x, Tensor([0.0]), Tensor([5.0])).numpy(), [0, 5]
+    )
+    for name, want in (("eq", [1, 0]), ("lt", [0, 1]), ("leq", [1, 1])):
+        got = M.Elemwise(name)(x, Tensor([1.0])).numpy()
+        assert got.dtype == np.float32
+        np.testing.assert_array_equal(got, want)
     np.testing.assert_allclose(M.Elemwise("fuse_mul_add3")(x, y, y).numpy(), [1, -1])
     with pytest.raises(AttrError, match="unknown method"):
         M.Elemwise("no_such")

@@ -186,3 +186,11 @@ def test_a_schedule_acts_on_a_traced_step() -> None:
         expected -= 0.5 * 0.5**epoch * 0.25
         assert param.item() == expected
         schedule.step()
+
+
+def test_base_rates_may_be_left_to_the_optimiser() -> None:
+    schedule = optim.MultiStepLR(_optimizer(), [2, 4], 0.5)
+    schedule.load_state_dict({"milestones": [1, 3], "gamma": 0.1, "current_epoch": 2})
+    np.testing.assert_allclose(schedule.get_lr(), [0.02, 0.05])
+    with pytest.raises(StateDictError, match="names differ"):
+        optim.ReduceLROnPlateau(_optimizer()).load_state_dict({"base_lrs": [1.0]})

@@ -153,7 +153,7 @@ class ConvBnRelu2d(ConvBn2d):
 
 
 class ConvTransposeBn2d(_Normalised):
-    """Apply ``ConvTranspose2d``, then ``BatchNorm2d``: children ``conv_transpose`` and ``bn``.
+    """Apply ``ConvTranspose2d``, then ``BatchNorm2d``: children ``conv_transpose2d`` and ``bn``.
 
     Args:
         args, kwargs: as for ``ConvTranspose2d``; ``eps``, ``momentum``, ``affine`` and
@@ -163,7 +163,7 @@ class ConvTransposeBn2d(_Normalised):
     (1, 3, 6, 6)
     """
 
-    _layer = "conv_transpose"
+    _layer = "conv_transpose2d"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         rest = _apart(kwargs)

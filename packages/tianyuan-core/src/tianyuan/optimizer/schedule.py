@@ -23,14 +23,15 @@ class Resumable:
 
         Raises:
             StateDictError: where a name is missing or unexpected; nothing has been changed then.
+                Base rates may be missing, as MegEngine leaves them to the optimiser's groups.
         """
-        if set(state_dict) != set(self._kept):
+        if {*state_dict, "base_lrs"} != {*self._kept, "base_lrs"}:
             raise StateDictError(
                 f"{type(self).__name__}.load_state_dict: names differ, got {sorted(state_dict)}, "
                 f"expected {sorted(self._kept)}"
             )
-        for name in self._kept:
-            setattr(self, name, state_dict[name])
+        for name, value in state_dict.items():
+            setattr(self, name, value)
 
 
 class LRScheduler(Resumable, metaclass=ABCMeta):

@@ -186,7 +186,7 @@ class _WithTransposed:
     bn: Any
 
     def layer(self) -> Any:
-        return self.conv_transpose
+        return self.conv_transpose2d
 
     def norm(self) -> Any:
         return self.bn
