@@ -76,7 +76,7 @@ SIGNATURES: dict[Any, str] = {
     ty.Tensor.astype: "self, dtype",
     ty.Tensor.flatten: "self, start_axis=0, end_axis=-1",
     ty.Tensor.item: "self, *index",
-    ty.Tensor.mean: "self, axis=None, keepdims=False",
+    ty.Tensor.mean: "self, axis=None, keepdims=False, *, keepdim=False",
     ty.Tensor.to: "self, device, *, _borrow=False",
     ty.Tensor.reset_zero: "self",
     ty.Tensor.set_value: "self, value",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -278,6 +280,19 @@ def test_a_value_read_while_tracing_is_refused_and_the_trace_can_be_mended() -> 
         body(ty.Tensor([1.0]))
     branch["on"] = False
     assert body(ty.Tensor([1.0])).numpy() == [2]
+
+
+def test_results_are_freed_as_soon_as_nobody_holds_them() -> None:
+    run = trace(lambda x, rest: {"y": [x + 1], "z": rest["a"] * 2})
+    gc.disable()
+    try:
+        x = ty.Tensor([1.0])
+        found = run(x, {"a": ty.Tensor([2.0])})
+        refs = [weakref.ref(found["y"][0]), weakref.ref(found["z"])]
+        del found
+        assert [ref() for ref in refs] == [None, None]
+    finally:
+        gc.enable()
 
 
 THREADS, CALLS = 8, 1000

@@ -16,41 +16,44 @@ def flatten(value: Any, is_leaf: Callable[[Any], bool]) -> tuple[list[Any], Stru
     A static item stands in the structure itself as ``("static", value)``.
     """
     leaves: list[Any] = []
+    return leaves, _walk(value, is_leaf, leaves)
 
-    def walk(item: Any) -> Structure:
-        if is_leaf(item):
-            leaves.append(item)
-            return LEAF
-        if isinstance(item, tuple) and hasattr(item, "_fields"):
-            return ("named", type(item), tuple(walk(child) for child in item))
-        if isinstance(item, (tuple, list)):
-            kind = "tuple" if isinstance(item, tuple) else "list"
-            return (kind, len(item), tuple(walk(child) for child in item))
-        if isinstance(item, dict):
-            return ("dict", tuple(item), tuple(walk(child) for child in item.values()))
-        return ("static", item, ())
 
-    return leaves, walk(value)
+# Not closures: one that calls itself is a cycle, and would keep the leaves until it is collected.
+
+
+def _walk(item: Any, is_leaf: Callable[[Any], bool], leaves: list[Any]) -> Structure:
+    if is_leaf(item):
+        leaves.append(item)
+        return LEAF
+    if isinstance(item, tuple) and hasattr(item, "_fields"):
+        return ("named", type(item), tuple([_walk(child, is_leaf, leaves) for child in item]))
+    if isinstance(item, (tuple, list)):
+        kind = "tuple" if isinstance(item, tuple) else "list"
+        return (kind, len(item), tuple([_walk(child, is_leaf, leaves) for child in item]))
+    if isinstance(item, dict):
+        children = tuple([_walk(child, is_leaf, leaves) for child in item.values()])
+        return ("dict", tuple(item), children)
+    return ("static", item, ())
 
 
 def unflatten(structure: Structure, leaves: Sequence[Any]) -> Any:
     """Put leaves back into a structure."""
-    source = iter(leaves)
+    return _build(structure, iter(leaves))
 
-    def build(node: Structure) -> Any:
-        if node == LEAF:
-            return next(source)
-        kind, keys, children = node
-        if kind == "static":
-            return keys
-        built = [build(child) for child in children]
-        if kind == "named":
-            return keys(*built)
-        if kind == "dict":
-            return dict(zip(keys, built, strict=True))
-        return tuple(built) if kind == "tuple" else built
 
-    return build(structure)
+def _build(node: Structure, source: Iterator[Any]) -> Any:
+    if node == LEAF:
+        return next(source)
+    kind, keys, children = node
+    if kind == "static":
+        return keys
+    built = [_build(child, source) for child in children]
+    if kind == "named":
+        return keys(*built)
+    if kind == "dict":
+        return dict(zip(keys, built, strict=True))
+    return tuple(built) if kind == "tuple" else built
 
 
 def leaf_names(structure: Structure, prefix: str) -> Iterator[str]:
