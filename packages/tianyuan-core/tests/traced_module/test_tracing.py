@@ -157,6 +157,18 @@ def test_ops_below_functions_are_applied_as_they_are(image):
     np.testing.assert_array_equal(traced(x).numpy(), -x.numpy())
 
 
+def test_unused_extents_are_dropped_and_attributes_of_ops_shown(image):
+    from tianyuan.registry import get_op
+
+    def forward(self, x):
+        x.shape[0] * x.shape[1]  # noqa: B018
+        return get_op("sum")(x, axes=(0,), keepdims=True)
+
+    traced = trace_module(module_of(forward), image())
+    assert kinds(traced.graph) == ["Apply"]
+    assert "sum_out = sum(x, axes=(0,), keepdims=True)" in str(traced.graph)
+
+
 def test_tensors_made_by_forward_are_constants_or_calls(image):
     def forward(self, x):
         return x * ty.Tensor([2.0]) + F.ones((1,)) + ty.Tensor(x)

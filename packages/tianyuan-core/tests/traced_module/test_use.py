@@ -206,3 +206,26 @@ def test_fake_quantize_checks_and_is_kept_in_files(tmp_path):
     ty.save(net, tmp_path / "net.tm")
     found = ty.load(tmp_path / "net.tm")(ty.Tensor([0.7, 5.0, -2.0]))
     np.testing.assert_array_equal(found.numpy(), [1.0, 1.0, 0.0])
+
+
+def test_an_imported_network_is_traced(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    from tianyuan.onnx import load
+
+    weight = np.random.default_rng(0).standard_normal((3, 2)).astype(np.float32)
+    make = onnx.helper
+    graph = make.make_graph(
+        [make.make_node("MatMul", ["x", "w"], ["h"]), make.make_node("Relu", ["h"], ["y"])],
+        "net",
+        [make.make_tensor_value_info("x", 1, ["n", 3])],
+        [make.make_tensor_value_info("y", 1, ["n", 2])],
+        [onnx.numpy_helper.from_array(weight, "w")],
+    )
+    model = make.make_model(graph, opset_imports=[make.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "net.onnx")
+    traced = trace_module(load(tmp_path / "net.onnx"), ty.Tensor(np.ones((1, 3), np.float32)))
+    x = np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32)
+    found = traced(ty.Tensor(x)).numpy()
+    np.testing.assert_allclose(found, np.maximum(x @ weight, 0), rtol=1e-5, atol=1e-6)
+    ty.save(traced, tmp_path / "net.tm")
+    assert np.array_equal(ty.load(tmp_path / "net.tm")(ty.Tensor(x)).numpy(), found)

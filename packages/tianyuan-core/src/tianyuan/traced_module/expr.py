@@ -309,8 +309,8 @@ class Apply(Expr):
         return self._results(dispatch.apply(self.opdef.op, args, self.opdef.attrs))
 
     def _body(self) -> str:
-        attrs = "" if not vars(self.opdef.attrs) else f" {self.opdef.attrs}"
-        return f"{self.opdef.op.name}({self._shown_args()}){attrs}"
+        attrs = [f"{key}={value!r}" for key, value in vars(self.opdef.attrs).items()]
+        return f"{self.opdef.op.name}({', '.join([self._shown_args(), *attrs])})"
 
 
 class Constant(Expr):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import GraphError
 from ..imperative.tensor import Tensor
-from . import editing, watching
-from .expr import CallMethod, Expr, GetAttr, Input
+from . import editing, names, watching
+from .expr import CallFunction, CallMethod, Expr, GetAttr, Input
 from .filters import (
     ExprFilter,
     ExprFilterCallFunction,
@@ -341,8 +341,10 @@ class InternalGraph:
 def drop_unused_reads(graph: InternalGraph) -> None:
     """Drop reads of attributes and extents that were not needed after all."""
     for expr in reversed(list(graph._exprs)):
-        reads = isinstance(expr, GetAttr) or (
-            isinstance(expr, CallMethod) and expr.method in ("shape", "size", "T")
+        reads = (
+            isinstance(expr, GetAttr)
+            or (isinstance(expr, CallMethod) and expr.method in names.PROPERTIES)
+            or (isinstance(expr, CallFunction) and expr.func in names.SIZE_FUNCTIONS)
         )
         if reads and not any(n.users or n in graph._outputs for n in expr.outputs):
             graph._remove(expr)
