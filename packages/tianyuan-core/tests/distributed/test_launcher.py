@@ -311,9 +311,13 @@ def test_children_of_ranks_do_not_keep_connections(run):
             finally:
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
+        if dist.get_rank() == 2:
+            return client.user_get("noticed", 20.0)
         with pytest.raises(PeerLostError, match="rank 1 is gone"):
             D.all_reduce_sum(Tensor([1.0]))
+        with pytest.raises(PeerLostError, match="group: rank 1 is gone"):
+            D.all_reduce_sum(Tensor([1.0]), dist.new_group([0, 1]))
         client.user_set("noticed", "yes")
         return None
 
-    assert run(2, work) == [None, "yes"]
+    assert run(3, work) == [None, "yes", "yes"]

@@ -23,7 +23,7 @@ from . import group as groups
 from .group import WORLD, Group
 from .ops import OPS, Collective, serve
 
-_MOST_DIMS = 32
+_MOST_DIMS = 64
 _NAMES = {code: name for name, code in dtypes.CODES.items()}
 
 

@@ -123,8 +123,8 @@ class Incoming:
 
     def _check(self) -> None:
         self._checked = True
-        found = self._head.rstrip(b"\0").decode(errors="replace")
-        if found != self._title:
+        if self._head != header(self._title):
+            found = self._head.rstrip(b"\0").decode(errors="replace")
             raise DistributedError(
                 f"{self._title.partition(' ')[0]}: rank {self._peer} does something else, got "
                 f"'{found}', expected '{self._title}'"
@@ -199,6 +199,7 @@ class Transport:
         """Wait until a rank has connected for a group."""
         deadline = monotonic() + self._world.timeout
         while (key, rank) not in self._early:
+            self._check_peers(f"group of ranks {key}", [x for x in self._links if x.peer == rank])
             if not self._serve(deadline, {}, {}):
                 raise DistributedError(
                     f"group: rank {rank} did not come within {self._world.timeout:g} s, expected "
@@ -315,7 +316,7 @@ class Transport:
             if link.gone:
                 raise PeerLostError(
                     f"{title.partition(' ')[0]}: rank {link.peer} is gone ({link.gone}), expected "
-                    f"it to call '{title}' too"
+                    f"it in '{title}' too"
                 )
 
     def _watch(self, link: Link, events: int) -> None:
