@@ -229,6 +229,7 @@ FORGERIES = {
     "a tensor that is not there": ('{"parameter": "0"', '{"parameter": "999"'),
     "a pickle": ('{"tuple": [', '{"pickle": ['),
     "a wrong shape": ('"shape": [2,', '"shape": [-2,'),
+    "a module that holds itself": ('["num_features", 4]', '["num_features", {"module": 0}]'),
     "a wrong dtype": ('"dtype": "float32"', '"dtype": "object"'),
 }
 

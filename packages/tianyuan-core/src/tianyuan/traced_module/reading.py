@@ -76,6 +76,11 @@ class _Reader:
         self._modules = [self._empty(item) for item in table]
         for module, item in zip(self._modules, table, strict=True):
             self._fill(module, item)
+        for module in self._modules:
+            if not isinstance(module, TracedModule) and any(
+                held is module for part in module.modules() for held in part.children()
+            ):
+                raise self.fail(f"got a {type(module).__name__} that holds itself")
         for module, item in zip(self._modules, table, strict=True):
             if isinstance(module, TracedModule):
                 for graph in self.want(item, "graphs", list):
