@@ -83,18 +83,27 @@ class CompiledGraph:
             ShapeError: where a shape does not fit an input.
         """
         sizes: dict[str, int] = {}
-        for value, shape in zip(self.graph.inputs, given, strict=False):
+        inputs = list(zip(self.graph.inputs, given, strict=False))
+        fits = True
+        for value, shape in inputs:
             expected = value.spec.shape
             fits = len(expected) == len(shape) and all(
                 _fits(want, int(got), sizes) for want, got in zip(expected, shape, strict=True)
             )
             if not fits:
-                known = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-                raise ShapeError(
-                    f"model: input {value.name!r} has the wrong shape, got "
-                    f"{shapes.format_shape(tuple(shape))}, expected "
-                    f"{shapes.format_shape(expected)}{f' with {known}' if known else ''}"
-                )
+                break
+        else:  # sums and products of symbols can be told when all of these are known
+            for value, shape in inputs:
+                fits = tuple(shape) == shapes.specialise(value.spec.shape, sizes)
+                if not fits:
+                    break
+        if not fits:
+            known = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+            raise ShapeError(
+                f"model: input {value.name!r} has the wrong shape, got "
+                f"{shapes.format_shape(tuple(shape))}, expected "
+                f"{shapes.format_shape(value.spec.shape)}{f' with {known}' if known else ''}"
+            )
         return sizes
 
     def compiled_for(self, sizes: Mapping[str, int]) -> Compiled:
@@ -259,4 +268,4 @@ def _fits(want: int, got: int, sizes: dict[str, int]) -> bool:
         return expr == got
     if isinstance(expr, str):
         return sizes.setdefault(expr, got) == got
-    return True  # a compound extent is checked when the graph is specialised
+    return True  # a compound extent is checked when all symbols are known

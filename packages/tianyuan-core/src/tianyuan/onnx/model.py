@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes, registry, shapes
-from ..errors import TianyuanError, TraceError
+from ..errors import ShapeError, TianyuanError, TraceError
 from ..graph.graph import Graph, Value
 from ..imperative.tensor import Tensor
 from ..jit.model import Model, as_input
 from ..jit.sizes import first_difference
 from ..jit.tracer import SymbolFixed, Tracer
 from ..op import TensorSpec
+from .build import ValueInfo
+from .dims import plain_symbols, read_extent
 from .interpret import ValueNeededError
 from .known import Known
 from .module import OnnxModule, check_shapes
@@ -67,15 +69,11 @@ def _symbols(module: OnnxModule) -> bool:
     )
 
 
-def _named(module: OnnxModule) -> list[list[tuple[str | int, int]]]:
-    """Return, per input, a symbol or a size for each axis, with the axis' number."""
-    found = []
-    for info in module.inputs:
-        assert info.shape is not None
-        found.append(
-            [(f"{info.name}_{a}" if n is None else n, a) for a, n in enumerate(info.shape)]
-        )
-    return found
+def _extents(module: OnnxModule, info: ValueInfo) -> list[shapes.Expr]:
+    """Return an input's or output's extents: sizes, symbols, or expressions of symbols."""
+    known = plain_symbols(value.shape for value in module.inputs)
+    named = [f"{info.name}_{a}" if n is None else n for a, n in enumerate(info.shape or ())]
+    return [read_extent(n, known) if isinstance(n, str) else n for n in named]
 
 
 def symbolic_graph(module: OnnxModule) -> Graph | None:
@@ -101,10 +99,10 @@ def symbolic_graph(module: OnnxModule) -> Graph | None:
 
 def _sizes(module: OnnxModule, first: int, rest: int) -> dict[str, int]:
     sizes: dict[str, int] = {}
-    for axes in _named(module):
-        for symbol, axis in axes:
-            if isinstance(symbol, str):
-                sizes.setdefault(symbol, first if axis == 0 else rest)
+    for info in module.inputs:
+        for axis, extent in enumerate(_extents(module, info)):
+            if isinstance(extent, str):
+                sizes.setdefault(extent, first if axis == 0 else rest)
     return sizes
 
 
@@ -126,15 +124,15 @@ def trace_graph(module: OnnxModule, sizes: Mapping[str, int], symbols: bool = Tr
         SymbolFixed: where the size of a symbol decides what is computed.
     """
     specs = []
-    for info, axes in zip(module.inputs, _named(module), strict=True):
+    for info in module.inputs:
         assert info.dtype is not None
         extents: list[int] = []
-        for symbol, _ in axes:
-            if isinstance(symbol, int):
-                extents.append(symbol)
-            else:
-                size = sizes[symbol]
-                extents.append(shapes.Dim(size, symbol) if symbols else size)
+        for extent in _extents(module, info):
+            size = shapes.evaluate_expr(extent, sizes)
+            if size < 0:
+                raise ShapeError(f"model: input {info.name!r} would have an extent of {size}")
+            symbolic = symbols and not isinstance(extent, int)
+            extents.append(shapes.Dim(size, extent) if symbolic else size)
         specs.append(TensorSpec(tuple(extents), info.dtype))
     return trace_specs(module, specs)
 
@@ -285,10 +283,7 @@ def _declared(module: OnnxModule, infos: Sequence[Any]) -> dict[str, TensorSpec]
     found = {}
     for info in infos:
         dtype = info.dtype if info.dtype is not None else np.dtype(object)
-        extents = [
-            n if isinstance(n, int) else shapes.Dim(1, n or f"{info.name}_{axis}")
-            for axis, n in enumerate(info.shape or ())
-        ]
+        extents = [n if isinstance(n, int) else shapes.Dim(1, n) for n in _extents(module, info)]
         found[info.name] = TensorSpec(tuple(extents), dtype)
     return found
 

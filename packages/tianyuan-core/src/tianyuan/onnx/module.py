@@ -15,6 +15,7 @@ from ..imperative.tensor import Parameter, Tensor, wrap
 from ..module.module import Module
 from ..op import TensorSpec
 from .build import Imported, ValueInfo
+from .dims import plain_symbols, read_extent
 from .interpret import Interpreter, Value
 from .known import Known
 from .limits import TooLargeError
@@ -189,7 +190,7 @@ def _as_value(info: ValueInfo, value: Any) -> Value:
     if info.dtype is None:
         return _any_value(value)
     if isinstance(value, Tensor):
-        if (value.dtype, info.dtype) == (np.int32, np.int64):
+        if value.dtype == np.int32 and info.dtype == np.int64:
             return value.astype(info.dtype)  # int64 data arrives in tensors as int32
         if value.dtype != info.dtype:
             raise _wrong_dtype(info, value.dtype)
@@ -245,22 +246,41 @@ def check_shapes(infos: Sequence[ValueInfo], values: Sequence[Any]) -> dict[str,
         ShapeError: where a shape does not fit what the file says.
     """
     sizes: dict[str, int] = {}
-    for info, value in zip(infos, values, strict=True):
-        if info.shape is None or value is None:
-            continue
-        shape = tuple(value.shape)
-        fits = len(shape) == len(info.shape)
-        for want, got in zip(info.shape, shape, strict=False):
-            if isinstance(want, str):
-                fits = fits and sizes.setdefault(want, int(got)) == int(got)
-            elif want is not None:
-                fits = fits and want == int(got)
-        if not fits:
-            raise ShapeError(
-                f"model: input {info.name!r} has the wrong shape, got "
-                f"{shapes.format_shape(shape)}, expected {format_extents(info.shape)}"
-            )
+    symbols = plain_symbols(info.shape for info in infos)
+    given = [
+        (info, tuple(map(int, value.shape)))
+        for info, value in zip(infos, values, strict=True)
+        if value is not None
+    ]
+    for compound in (False, True):  # sums and products of symbols when these are known
+        for info, shape in given:
+            if info.shape is not None and not _fits(info.shape, shape, symbols, sizes, compound):
+                raise ShapeError(
+                    f"model: input {info.name!r} has the wrong shape, got "
+                    f"{shapes.format_shape(shape)}, expected {format_extents(info.shape)}"
+                )
     return sizes
+
+
+def _fits(
+    declared: Sequence[int | str | None],
+    shape: Sequence[int],
+    symbols: set[str],
+    sizes: dict[str, int],
+    compound: bool,
+) -> bool:
+    """Compare a shape with what is declared, either its compound extents or all others."""
+    fits = len(shape) == len(declared)
+    for want, got in zip(declared, shape, strict=False):
+        if isinstance(want, str):
+            expr = read_extent(want, symbols)
+            if isinstance(expr, tuple) != compound:
+                continue
+            size = shapes.evaluate_expr(expr, sizes) if compound else sizes.setdefault(want, got)
+            fits = fits and size == got
+        elif want is not None:
+            fits = fits and want == got
+    return fits
 
 
 def format_extents(shape: Sequence[int | str | None]) -> str:
