@@ -11,8 +11,8 @@ import tianyuan.functional as F
 import tianyuan.module as M
 from tianyuan import device, dtr, random
 from tianyuan.autodiff import Function, GradManager, grad, hessian_vector_product, vjp
-from tianyuan.errors import AttrError
-from tianyuan.jit import trace
+from tianyuan.errors import AttrError, GradError
+from tianyuan.jit import partial_trace, trace
 
 MB = 1 << 20
 
@@ -177,6 +177,31 @@ def test_a_trace_keeps_its_own_plan() -> None:
     limit(1)
     step = trace(grad(lambda x: (x**3).sum()))
     np.testing.assert_allclose(step(ty.Tensor([2.0, 3.0])).numpy(), [12, 27])
+
+
+def test_it_cannot_end_while_a_manager_records() -> None:
+    limit(1)
+    p = ty.Parameter([3.0])
+    gm = GradManager().attach(p)
+    with gm:
+        y = p * p
+        with pytest.raises(GradError, match="a manager is recording"):
+            dtr.disable()
+        gm.backward(y)
+    assert p.grad.numpy() == [6]
+    dtr.disable()
+
+
+def test_a_partly_traced_network() -> None:
+    limit(1)
+    p = ty.Parameter(np.full(100, 0.5, "f"))
+    gm = GradManager().attach(p)
+    block = partial_trace(lambda x: F.sin(x) * 2)
+    with gm:
+        gm.backward(F.exp(block(F.square(p))).sum())
+    square = 0.25
+    expected = np.exp(2 * np.sin(square)) * 2 * np.cos(square) * 2 * 0.5
+    np.testing.assert_allclose(p.grad.numpy(), expected, rtol=1e-5)
 
 
 def test_limits_check_what_they_are_given() -> None:

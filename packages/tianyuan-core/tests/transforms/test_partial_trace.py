@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import numpy as np
@@ -211,3 +212,25 @@ def test_callbacks_see_the_gradients() -> None:
     with gm:
         gm.backward(partial_trace(lambda x: x * x)(p))
     assert (seen, p.grad.item()) == ([6.0], 60.0)
+
+
+class Scaled(M.Module):
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = ty.Parameter([scale])
+
+    @partial_trace
+    def forward(self, x: ty.Tensor) -> ty.Tensor:
+        return x * self.scale
+
+
+def test_methods_belong_to_their_instances() -> None:
+    nets = [Scaled(2.0), Scaled(3.0)]
+    for net in (*nets, copy.deepcopy(nets[1])):
+        gm = GradManager().attach(net.parameters())
+        with gm:
+            y = net(ty.Tensor([5.0]))
+            gm.backward(y)
+        assert y.item() == 5 * net.scale.item()
+        assert net.scale.grad.item() == 5
+    assert [net(ty.Tensor([1.0])).item() for net in nets] == [2, 3]

@@ -30,8 +30,9 @@ import re
 import sys
 from types import ModuleType
 
-from ..errors import AttrError
+from ..errors import AttrError, GradError
 from ..imperative import memory, rematerialise
+from ..imperative.state import state
 from ..imperative.tape import Tape, use_tapes
 
 eviction_threshold: int | str
@@ -57,10 +58,15 @@ def enable() -> None:
 def disable() -> None:
     """Keep every value again, in managers that begin to record from here on.
 
+    Raises:
+        GradError: inside a manager that records with eviction.
+
     Example:
         >>> from tianyuan import dtr
         >>> dtr.disable()
     """
+    if any(isinstance(tape, rematerialise.RematerialisingTape) for tape in state.tapes):
+        raise GradError("dtr.disable: a manager is recording, expected a call after its backward")
     use_tapes(Tape)
     memory.stop()
 
