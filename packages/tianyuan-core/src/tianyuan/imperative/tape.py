@@ -137,7 +137,6 @@ class Tape:
                     found[key] = grad if known is None else add(known, grad)
         return found
 
-
     @contextmanager
     def _at(self, index: int, name: str) -> Iterator[None]:
         """Let what runs name the line of an entry of which it computes the gradient."""
