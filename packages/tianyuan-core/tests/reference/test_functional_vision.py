@@ -428,3 +428,60 @@ def test_interpolate_volumes(corners, size):
     assert doubled.shape == (2, 2, 4, 10, 8)
     with pytest.raises(ShapeError, match="^interpolate: .*expected 5 dimensions"):
         V.interpolate(tensor[0], size, mode="trilinear")
+
+
+def of_bytes(*values):
+    return Tensor(np.array(values, np.uint8)[None, None, None])
+
+
+def test_bytes_stay_bytes_and_halves_go_upwards():
+    assert V.interpolate(of_bytes(1, 3), (1, 4)).tolist() == [[[[1, 2, 3, 3]]]]
+    assert V.resize(of_bytes(1, 3), (1, 4)).dtype == np.uint8
+    assert V.interpolate(of_bytes(7, 9), (1, 4), mode="nearest").tolist() == [[[[7, 7, 9, 9]]]]
+    # 0.49 is 16/32 of a pixel, 0.484 is 15/32.
+    points = Tensor(np.array([[[[0.49, 0], [0.484, 0], [-5, 0], [9, 0]]]], np.float32))
+    assert V.remap(of_bytes(0, 255), points).tolist() == [[[[128, 120, 0, 255]]]]
+    outside = V.remap(of_bytes(0, 255), points, "constant", 9.6)
+    assert outside.tolist() == [[[[128, 120, 10, 10]]]]
+    turned = V.rotate(of_bytes(1, 2, 3), 180)
+    assert turned.dtype == np.uint8
+    assert turned.tolist() == [[[[3, 2, 1]]]]
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("size", [(9, 11), (3, 4), (5, 7)])
+def test_resampled_bytes_are_the_rounded_floats(mode, size):
+    image = RNG.integers(0, 256, (2, 3, 5, 7)).astype(np.uint8)
+    exact = V.interpolate(f64(image), size, mode=mode).numpy()
+    got = V.interpolate(Tensor(image), size, mode=mode).numpy()
+    assert got.dtype == np.uint8
+    # Each of up to 16 weights is rounded to 2**-11.
+    assert np.abs(got - np.clip(exact, 0, 255)).max() <= 0.5 + 16 * 255 / 2**12
+    flat = V.interpolate(Tensor(np.full((1, 1, 5, 7), 200, np.uint8)), size, mode=mode)
+    assert np.all(flat.numpy() == 200)
+    black_and_white = (image > 127).astype(np.uint8) * np.uint8(255)
+    wide = V.interpolate(Tensor(black_and_white), (10, 14), mode=mode).numpy()
+    want = np.clip(V.interpolate(f64(black_and_white), (10, 14), mode=mode).numpy(), 0, 255)
+    assert np.abs(wide - want).max() <= 0.5 + 16 * 255 / 2**12  # no overflow at the extremes
+
+
+def test_warped_bytes_are_close_to_warped_floats():
+    image = RNG.integers(0, 256, (1, 3, 9, 8)).astype(np.uint8)
+    matrix = Tensor(np.array([[[0.9, 0.1, 0.3], [-0.1, 1.1, 0.2]]], np.float32))
+    for border in ("replicate", "reflect", "reflect_101", "wrap", "constant"):
+        arguments = (matrix, (7, 7), border, 30.0, "NCHW")
+        exact = V.warp_affine(f64(image), *arguments).numpy()
+        got = V.warp_affine(Tensor(image), *arguments).numpy()
+        # A coordinate may be off by 1/64 along each axis, between pixels that differ by 255.
+        assert got.dtype == np.uint8
+        assert np.abs(got - exact).max() <= 0.5 + 2 * 255 / 64
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64"])
+def test_max_pooling_keeps_integers(dtype):
+    x = np.arange(-8 if dtype != "uint8" else 0, 8 if dtype != "uint8" else 16).reshape(1, 1, 4, 4)
+    x = x.astype(dtype) + np.array(2**30 if dtype in ("int32", "int64") else 0, dtype)
+    want = x.reshape(1, 1, 2, 2, 2, 2).max((3, 5))
+    for found in (F.max_pool2d(Tensor(x, dtype), 2), F.adaptive_max_pool2d(Tensor(x, dtype), 2)):
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(found.numpy(), want)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from ..errors import AttrError
 from ..imperative.tensor import Tensor
@@ -25,6 +25,16 @@ def _window(op: str, kernel_size: Any, stride: Any, padding: Any) -> dict[str, A
     return {"kernel": kernel, "stride": strides, "padding": pads}
 
 
+def _largest(op: str, inp: Any, **attrs: Any) -> Tensor:
+    """Run a pooling op that picks elements, which keeps the dtype of integers too."""
+    given = tensor(op, inp)
+    if given.dtype.kind not in "iu":
+        return run(op, floating(given), **attrs)
+    # Wide enough to hold every integer of up to 32 bits.
+    wide = given.cast("float32" if given.dtype.itemsize < 4 else "float64")
+    return cast(Tensor, run(op, wide, **attrs).cast(given.dtype))
+
+
 def max_pool2d(inp: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0) -> Tensor:
     """Return the largest element of each window; the stride is the kernel's size by default.
 
@@ -37,8 +47,7 @@ def max_pool2d(inp: Tensor, kernel_size: Any, stride: Any = None, padding: Any =
     >>> max_pool2d(Tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), 2).tolist()
     [[[[4.0]]]]
     """
-    found = floating(tensor("max_pool2d", inp))
-    return run("max_pool2d", found, **_window("max_pool2d", kernel_size, stride, padding))
+    return _largest("max_pool2d", inp, **_window("max_pool2d", kernel_size, stride, padding))
 
 
 def avg_pool2d(
@@ -91,5 +100,4 @@ def adaptive_max_pool2d(inp: Tensor, oshp: Any) -> Tensor:
     >>> adaptive_max_pool2d(Tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), 1).tolist()
     [[[[4.0]]]]
     """
-    found = floating(tensor("adaptive_max_pool2d", inp))
-    return run("adaptive_max_pool2d", found, size=_target("adaptive_max_pool2d", oshp))
+    return _largest("adaptive_max_pool2d", inp, size=_target("adaptive_max_pool2d", oshp))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ from ..imperative.tensor import Tensor
 from . import elemwise
 from .arguments import choice, floating, pair, run, shape_of, tensor
 from .creation import arange
-from .math import matmul
+from .linalg import matmul
 from .movement import broadcast_to, reshape, transpose
 
 __all__ = ["remap", "warp_affine", "warp_perspective"]
@@ -65,6 +66,8 @@ def expect_finite(op: str, what: str, value: Tensor) -> None:
 class Sampler:
     """Reads points of images (N, C, H, W).
 
+    Images of uint8 stay so: coordinates are rounded to 1/32 of a pixel, and weights are integers.
+
     Args:
         image: the images.
         batch: integer tensor (R,) that names the image of each row of points.
@@ -76,10 +79,12 @@ class Sampler:
         n, c, self.height, self.width = image.shape
         self.pixels = reshape(transpose(image, (0, 2, 3, 1)), (n * self.height * self.width, c))
         self.first = elemwise.mul(reshape(batch, (-1, 1)), self.height * self.width)
-        self.border, self.scalar = border, scalar
+        self.bytes = image.dtype.name == "uint8"
+        self.border = border
+        self.scalar = min(max(math.floor(scalar + 0.5), 0), 255) if self.bytes else scalar
 
     def at(self, y: Tensor, x: Tensor) -> Tensor:
-        """Return the pixels (R, P, C) at whole coordinates (R, P), given as float32."""
+        """Return the pixels (R, P, C) at whole coordinates (R, P), given as float32 or int32."""
         place = _BORDERS[self.border]
         row, column = place(y, self.height), place(x, self.width)
         row, column = (cast(Tensor, v.cast("int32")) for v in (row, column))
@@ -93,6 +98,8 @@ class Sampler:
 
     def linear(self, y: Tensor, x: Tensor) -> Tensor:
         """Return pixels (R, P, C) at coordinates (R, P), interpolated between four neighbours."""
+        if self.bytes:
+            return self._between_bytes(y, x)
         top, left = elemwise.floor(y), elemwise.floor(x)
         down, right = elemwise.sub(y, top), elemwise.sub(x, left)
         total: Tensor | None = None
@@ -105,6 +112,22 @@ class Sampler:
         assert total is not None
         return total
 
+    def _between_bytes(self, y: Tensor, x: Tensor) -> Tensor:
+        y, x = (_in_steps(v) for v in (y, x))
+        top, left = (elemwise.right_shift(v, _BITS) for v in (y, x))
+        down, right = (
+            elemwise.sub(v, elemwise.left_shift(whole, _BITS)) for v, whole in ((y, top), (x, left))
+        )
+        total: Tensor | None = None
+        for i, row_share in ((0, elemwise.sub(1 << _BITS, down)), (1, down)):
+            for j, column_share in ((0, elemwise.sub(1 << _BITS, right)), (1, right)):
+                found = self.at(elemwise.add(top, i), elemwise.add(left, j)).cast("int32")
+                share = elemwise.mul(row_share, column_share)
+                part = elemwise.mul(found, reshape(share, (*share.shape, 1)))
+                total = part if total is None else elemwise.add(total, part)
+        assert total is not None
+        return to_bytes(total, 2 * _BITS)
+
     def nearest(self, y: Tensor, x: Tensor) -> Tensor:
         """Return pixels (R, P, C) nearest to coordinates (R, P), halves upwards."""
         return self.at(*(elemwise.floor(elemwise.add(v, 0.5)) for v in (y, x)))
@@ -112,6 +135,22 @@ class Sampler:
     def rounded(self, y: Tensor, x: Tensor) -> Tensor:
         """Return pixels (R, P, C) nearest to coordinates (R, P), halves to the even one."""
         return self.at(elemwise.round(y), elemwise.round(x))
+
+
+_BITS = 5  # of a coordinate's fraction, for images of uint8
+
+
+def _in_steps(place: Tensor) -> Tensor:
+    """Return coordinates in int32 steps of 2**-_BITS, halves upwards; far away they stop."""
+    far = float(1 << (30 - _BITS))
+    steps = elemwise.mul(elemwise.clip(place, -far, far), float(1 << _BITS))
+    return cast(Tensor, elemwise.floor(elemwise.add(steps, 0.5)).cast("int32"))
+
+
+def to_bytes(total: Tensor, bits: int) -> Tensor:
+    """Divide int32 by 2**bits, round halves upwards, and return uint8, limited to 0 to 255."""
+    found = elemwise.right_shift(elemwise.add(total, 1 << (bits - 1)), bits)
+    return cast(Tensor, elemwise.clip(found, 0, 255).cast("uint8"))
 
 
 def _within(place: Tensor, extent: int) -> Tensor:
@@ -143,14 +182,15 @@ def _sampled(
     return transpose(found, (0, 3, 1, 2))
 
 
-def images(op: str, inp: Any, format: str = "NCHW") -> Tensor:
-    """Return images as (N, C, H, W).
+def images(op: str, inp: Any, format: str = "NCHW", bytes_stay: bool = False) -> Tensor:
+    """Return images as (N, C, H, W), in floats, or in uint8 where those may stay.
 
     Raises:
         ShapeError: where the input has another rank than 4.
         AttrError: where the format is unknown.
     """
-    found = floating(tensor(op, inp))
+    found = tensor(op, inp)
+    found = found if bytes_stay and found.dtype.name == "uint8" else floating(found)
     choice(op, "format", format, ("NCHW", "NHWC"))
     if found.ndim != 4:
         raise ShapeError(
@@ -175,7 +215,7 @@ def remap(
     """Read images (N, C, H, W) at the points (x, y) of ``map_xy`` (N, OH, OW, 2).
 
     Border modes: replicate, reflect, reflect_101, wrap, constant (``scalar``). Halves are rounded
-    to even for ``nearest``.
+    to even for ``nearest``. Images of uint8 give uint8, at points rounded to 1/32 of a pixel.
 
     Raises:
         ShapeError: where the shapes do not fit.
@@ -185,7 +225,8 @@ def remap(
     >>> remap(Tensor([[[[1.0, 3.0]]]]), Tensor([[[[0.5, 0.0]]]])).tolist()
     [[[[2.0]]]]
     """
-    image, points = images("remap", inp), floating(tensor("remap", map_xy, "map_xy"))
+    image = images("remap", inp, bytes_stay=True)
+    points = floating(tensor("remap", map_xy, "map_xy"))
     fits = points.ndim == 4 and int(points.shape[3]) == 2
     if not fits or int(points.shape[0]) != int(image.shape[0]):
         raise ShapeError(
@@ -222,7 +263,7 @@ def warp_perspective(
     [[[[1.0, 2.0]]]]
     """
     op = "warp_perspective"
-    image = images(op, inp, format)
+    image = images(op, inp, format, bytes_stay=True)
     return _warped(op, image, mat, 3, out_shape, mat_idx, border_mode, border_val, format,
                    interp_mode)  # fmt: skip
 
@@ -247,7 +288,7 @@ def warp_affine(
     >>> warp_affine(Tensor([[[[1.0, 2.0, 3.0]]]]), shift, (1, 2), format="NCHW").tolist()
     [[[[2.0, 3.0]]]]
     """
-    image = images("warp_affine", inp, format)
+    image = images("warp_affine", inp, format, bytes_stay=True)
     return _warped("warp_affine", image, mat, 2, out_shape, None, border_mode, border_val, format,
                    interp_mode)  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from .matching import correlation
 from .movement import transpose
 from .orientation import flip, rot90, rotate
 from .region import nms, roi_align, roi_pooling
-from .sampling import remap, warp_affine, warp_perspective
+from .sampling import remap, to_bytes, warp_affine, warp_perspective
 
 __all__ = [
     "correlation", "cvt_color", "flip", "interpolate", "nms", "remap", "resize", "roi_align",
@@ -26,6 +26,8 @@ __all__ = [
 
 _MODES = ("bilinear", "linear", "nearest", "bicubic", "trilinear")
 _RANKS = {"linear": 3, "trilinear": 5}
+# Of the weights of uint8 images, by how many axes multiply them: their products fit int32.
+_BITS = {1: 11, 2: 11, 3: 7}
 
 
 def interpolate(
@@ -40,7 +42,8 @@ def interpolate(
     With ``linear`` they are signals (N, C, L), with ``trilinear`` volumes (N, C, D, H, W).
     Sample i of an axis lies at (i + 0.5) * H/OH - 0.5, with ``align_corners`` at
     i * (H - 1)/(OH - 1); ``nearest`` takes floor(i * H/OH). Borders are repeated; the cubic
-    kernel has a = -0.75.
+    kernel has a = -0.75. Images of uint8 give uint8, with weights of 11 bits (7 for volumes);
+    ``nearest`` keeps any dtype.
 
     Raises:
         ShapeError: where the rank does not fit the mode.
@@ -50,7 +53,12 @@ def interpolate(
     [[[[1.0, 1.5, 2.5, 3.0]]]]
     """
     choice("interpolate", "mode", mode, _MODES)
-    found = floating(tensor("interpolate", inp))
+    found = tensor("interpolate", inp)
+    whole = found.dtype.name == "uint8" and mode != "nearest"
+    if whole:
+        found = cast(Tensor, found.cast("int32"))
+    elif mode != "nearest":
+        found = floating(found)
     rank = _RANKS.get(mode, 4)
     if found.ndim != rank:
         raise ShapeError(
@@ -67,11 +75,17 @@ def interpolate(
             index = np.minimum(np.arange(new) * old // new, old - 1)
             found = run("take", found, Tensor(index, "int32", found.device), axis=axis)
             continue
-        matrix = Tensor(
-            _resampling(old, new, bool(align_corners), weights), found.dtype, found.device
-        )
-        found = _along(found, matrix, axis)
-    return found
+        shares = _resampling(old, new, bool(align_corners), weights)
+        shares = _in_integers(shares, _BITS[len(have)]) if whole else shares
+        found = _along(found, Tensor(shares, found.dtype, found.device), axis)
+    return to_bytes(found, _BITS[len(have)] * len(have)) if whole else found
+
+
+def _in_integers(matrix: np.ndarray, bits: int) -> np.ndarray:
+    """Return a matrix of weights times 2**bits, whose rows add up to that in integers."""
+    scaled: np.ndarray = np.rint(matrix * (1 << bits)).astype(np.int32)
+    scaled[np.arange(len(scaled)), scaled.argmax(1)] += (1 << bits) - scaled.sum(1)
+    return scaled
 
 
 def _along(found: Tensor, matrix: Tensor, axis: int) -> Tensor:
