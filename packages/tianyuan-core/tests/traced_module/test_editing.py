@@ -10,7 +10,7 @@ import tianyuan.module as M
 from tianyuan.errors import GraphError, TraceError
 from tianyuan.traced_module import trace_module
 from tianyuan.traced_module.expr import CallFunction, is_call_function
-from tianyuan.traced_module.node import TensorNode
+from tianyuan.traced_module.node import ModuleNode, TensorNode
 
 
 class Net(M.Module):
@@ -281,6 +281,8 @@ def test_flatten(resnet, encoder, image, batch):
     assert flat is not traced
     assert all(type(e.inputs[0].owner) is not type(traced) for e in flat.graph.exprs()
                if e.inputs and hasattr(e, "method") and e.method == "__call__")  # fmt: skip
+    assert not any(type(n.owner) is type(traced) for n in flat.graph.nodes().type(ModuleNode)
+                   if n is not flat.graph.inputs[0])  # fmt: skip
     assert flat.graph.exprs(False).as_count() == flat.graph.exprs(True).as_count()
     assert flat.graph.get_function_by_type(F.relu, recursive=False).as_count() == 4
     assert list(flat.state_dict()) == list(traced.state_dict())

@@ -382,3 +382,36 @@ def test_files_hold_no_pickle_and_name_their_version(lenet, image, tmp_path):
     content = path.read_bytes()
     assert b"__metadata__" in content[:64]
     assert re.search(rb'\\"version\\":\\"' + ty.__version__.encode(), content)
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (lambda: M.LSTM(4, 6), (2, 5, 4)),
+        (lambda: M.RNN(4, 6), (2, 5, 4)),
+        (lambda: M.GroupNorm(1, 3), (2, 3, 4, 4)),
+        (lambda: M.LayerNorm(4), (2, 3, 4)),
+        (lambda: M.Elemwise("exp"), (2, 3)),
+        (lambda: M.PReLU(), (2, 3)),
+        (lambda: M.AdaptiveAvgPool2d(2), (1, 2, 5, 5)),
+        (lambda: M.Pad(((0, 0), (1, 2))), (2, 3)),
+        (lambda: M.Conv1d(3, 4, 3), (2, 3, 6)),
+        (lambda: M.LocalResponseNorm(), (1, 6, 3, 3)),
+        (lambda: M.BatchMatMulActivation(2, 3, 4), (2, 3, 5)),
+        (lambda: M.ConvBnRelu2d(3, 4, 3), (1, 3, 5, 5)),
+        (lambda: M.LinearBn1d(4, 3), (2, 4)),
+        (lambda: M.ConvTranspose2d(3, 4, 3), (1, 3, 4, 4)),
+        (lambda: M.SlidingWindow(3), (1, 2, 5, 5)),
+        (lambda: M.Dropout(0.5), (2, 3)),
+        (lambda: M.Softmax(axis=1), (2, 3)),
+    ],
+)
+def test_layers_of_every_kind_come_back(layer, shape, tmp_path):
+    net = M.Sequential(layer()).eval()
+    x = ty.Tensor(np.random.default_rng(0).standard_normal(shape).astype(np.float32))
+    again = kept(trace_module(net, x), tmp_path / "net.tm")
+    want = net(x)
+    pairs = zip(again(x), want) if isinstance(want, tuple) else [(again(x), want)]
+    for a, b in pairs:
+        if isinstance(a, ty.Tensor):
+            assert np.array_equal(a.numpy(), b.numpy())

@@ -452,3 +452,30 @@ def test_builder_records_and_builds(lenet, image):
     assert builder.build() is traced
     assert equal(traced(x), out)
     assert traced.graph.name == "LeNet"
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("named", [{}, {"flag": False}, {"w": None}, {"flag": True, "w": None}])
+def test_signatures_of_every_kind(count, named, image):
+    class Net(M.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = M.Linear(3, 3)
+
+        def forward(self, x, y=None, *rest, flag=True, **others):
+            z = self.fc(x) if y is None else self.fc(x) + y
+            for other in rest:
+                z = z - other
+            return z * others["w"] if flag and "w" in others else z
+
+    def arguments(n, seed):
+        given = [image(n, seed + i, (3,)) for i in range(count)]
+        return given, {k: given[0] + 1 if k == "w" else v for k, v in named.items()}
+
+    net = Net()
+    args, kwargs = arguments(2, 1)
+    traced = trace_module(net, *args, **kwargs)
+    args, kwargs = arguments(4, 7)
+    want = net(*args, **kwargs)
+    assert equal(traced(*args, **kwargs), want)
+    assert equal(traced.flatten()(*args, **kwargs), want)

@@ -6,7 +6,7 @@ import copy
 
 from .cloning import clone_expr
 from .expr import CallMethod, Expr, GetAttr
-from .graph import InternalGraph
+from .graph import InternalGraph, drop_unused_reads
 from .module import TracedModule
 from .node import NEW, ModuleNode, Node
 from .pytree import tree_flatten
@@ -31,6 +31,7 @@ def flattened(module: TracedModule) -> TracedModule:
     for part in made.modules():
         if isinstance(part, TracedModule) and part is not made:
             part.argdef_graph_map, part.argdef_outdef_map = {}, {}
+    drop_unused_reads(flat)
     flat._number()
     return made
 
