@@ -188,7 +188,7 @@ def test_a_pattern_without_module_is_listed():
 
 def test_an_observer_that_never_ran_is_named():
     net = Q.quantize_qat(Stubs())
-    with pytest.raises(AttrError, match=r"quant: its observer never ran"):
+    with pytest.raises(AttrError, match=r"add: its observer never ran"):
         Q.quantize(net)
     assert isinstance(net.conv, qat.ConvBnRelu2d), "nothing was changed"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import re
 from collections import OrderedDict
 from typing import Any
 
@@ -39,25 +40,32 @@ class Nest(M.Module):
         return self._pair[0](self.first(x))
 
 
-def test_finds_what_attributes_hold_each_once() -> None:
-    net = Nest()
+def test_finds_what_attributes_hold_each_once_by_name() -> None:
+    net = Nest()  # the lists are what MegEngine 1.13.0 gives
     assert [name for name, _ in net.named_parameters()] == [
-        "first.factor", "items.0.factor", "items.1.a.factor", "items.1.b", "_pair.0.factor"
+        "_pair.0.factor", "again.factor", "items.0.factor", "items.1.a.factor", "items.1.b"
     ]  # fmt: skip
     assert [name for name, _ in net.named_buffers()] == [
-        "first.seen", "items.0.seen", "items.1.a.seen", "_pair.0.seen", "_pair.1"
+        "_pair.0.seen", "_pair.1", "again.seen", "items.0.seen", "items.1.a.seen"
     ]  # fmt: skip
-    assert [float(p.item()) for p in net.parameters()] == [2, 3, 4, 5, 6]
+    assert [float(p.item()) for p in net.parameters()] == [6, 2, 3, 4, 5]
     assert len(list(net.tensors())) == 10
     assert [name for name, _ in net.named_children()] == [
-        "first", "items.0", "items.1.a", "_pair.0"
+        "_pair.0", "again", "items.0", "items.1.a"
     ]  # fmt: skip
     assert [name for name, _ in net.named_modules(prefix="net")] == [
-        "net", "net.first", "net.items.0", "net.items.1.a", "net._pair.0"
+        "net", "net._pair.0", "net.again", "net.items.0", "net.items.1.a"
     ]  # fmt: skip
     assert list(net.modules())[0] is net
     assert [name for name, _ in net.named_parameters(recursive=False)] == ["items.1.b"]
-    assert next(net.named_parameters(prefix="p"))[0] == "p.first.factor"
+    assert next(net.named_parameters(prefix="p"))[0] == "p._pair.0.factor"
+    # Printed in the order of definition.
+    assert re.findall(r"\((\S+)\): Scale", repr(net)) == [
+        "first",
+        "items.0",
+        "items.1.a",
+        "_pair.0",
+    ]
 
 
 def test_sets_modes_everywhere() -> None:
@@ -91,8 +99,8 @@ def test_state_dict_is_numpy_and_goes_back() -> None:
     net, other = Nest(), Nest()
     kept = net.state_dict()
     assert all(type(value) is np.ndarray for value in kept.values())
-    assert net.state_dict(keep_var=True)["first.factor"] is net.first.factor
-    assert list(net.state_dict(prefix="net."))[0] == "net.first.factor"
+    assert net.state_dict(keep_var=True)["again.factor"] is net.first.factor
+    assert list(net.state_dict(prefix="net."))[0] == "net._pair.0.factor"
     filled = {"old": 1}
     assert net.state_dict(filled) is filled
     assert set(filled) == {"old", *kept}
@@ -100,14 +108,14 @@ def test_state_dict_is_numpy_and_goes_back() -> None:
     assert other.load_state_dict(changed) == ([], [])
     for name, tensor in other.named_tensors():
         np.testing.assert_array_equal(tensor.numpy(), kept[name] + 1)
-    kept["first.factor"][:] = 99
+    kept["again.factor"][:] = 99
     assert net.first.factor.item() == 2
 
 
 def test_loading_names_all_that_does_not_fit_and_changes_nothing() -> None:
     net = Nest()
     state = net.state_dict()
-    state["first.factor"] = np.array([1.0, 2.0])
+    state["again.factor"] = np.array([1.0, 2.0])
     del state["_pair.1"], state["items.1.b"]
     state["nonsense"] = np.zeros(1)
     before = net.state_dict()
@@ -115,16 +123,16 @@ def test_loading_names_all_that_does_not_fit_and_changes_nothing() -> None:
         net.load_state_dict(state)
     message = str(caught.value)
     for part in (
-        "missing: items.1.b, _pair.1",
+        "missing: _pair.1, items.1.b",
         "unexpected: nonsense",
-        "first.factor got (2,), expected (1,)",
+        "again.factor got (2,), expected (1,)",
     ):
         assert part in message
     with pytest.raises(StateDictError, match="another shape"):
         net.load_state_dict(state, strict=False)
     assert all(np.array_equal(before[k], v) for k, v in net.state_dict().items())
-    state["first.factor"] = np.array([8.0])
-    assert net.load_state_dict(state, strict=False) == (["items.1.b", "_pair.1"], ["nonsense"])
+    state["again.factor"] = np.array([8.0])
+    assert net.load_state_dict(state, strict=False) == (["_pair.1", "items.1.b"], ["nonsense"])
     assert net.first.factor.item() == 8
 
 
@@ -134,12 +142,12 @@ def test_loads_from_a_function() -> None:
     def source(name: str, tensor: Tensor) -> np.ndarray | None:
         return np.full(tensor.shape, 9.0) if name.endswith("factor") else None
 
-    with pytest.raises(StateDictError, match="missing: first.seen"):
+    with pytest.raises(StateDictError, match="missing: _pair.0.seen"):
         net.load_state_dict(source)
-    assert [p.item() for p in net.parameters()] == [2, 3, 4, 5, 6]
+    assert [p.item() for p in net.parameters()] == [6, 2, 3, 4, 5]
     missing, unexpected = net.load_state_dict(source, strict=False)
-    assert (missing[0], unexpected) == ("first.seen", [])
-    assert [p.item() for p in net.parameters()] == [9, 9, 9, 5, 9]
+    assert (missing[0], unexpected) == ("_pair.0.seen", [])
+    assert [p.item() for p in net.parameters()] == [9, 9, 9, 9, 5]
 
 
 @pytest.mark.parametrize(
@@ -239,7 +247,7 @@ def test_replace_param_counts_in_order() -> None:
     net = Nest()
     new = {1: Parameter([30.0]), 3: Parameter([50.0])}
     assert net.replace_param(new, 0) == 5
-    assert [p.item() for p in net.parameters()] == [2, 30, 4, 50, 6]
+    assert [p.item() for p in net.parameters()] == [6, 30, 3, 50, 5]
     assert list(net.parameters())[3] is new[3]
     with pytest.raises(ShapeError, match="another shape"):
         net.replace_param({0: Parameter([1.0, 2.0])}, 0)

@@ -307,9 +307,12 @@ class Module(metaclass=ABCMeta):
         return ""
 
     def __repr__(self) -> str:
+        children: dict[int, tuple[str, Module]] = {}
+        for name, leaf in members(self, by_name=False):
+            if isinstance(leaf, Module):
+                children.setdefault(id(leaf), (name, leaf))
         lines = [
-            f"  ({name}): " + repr(child).replace("\n", "\n  ")
-            for name, child in self.named_children()
+            f"  ({name}): " + repr(child).replace("\n", "\n  ") for name, child in children.values()
         ]
         head = f"{type(self).__name__}({self._module_info_string()}"
         return head + ("\n" + "\n".join(lines) + "\n)" if lines else ")")

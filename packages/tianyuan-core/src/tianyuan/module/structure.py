@@ -16,7 +16,10 @@ _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 
 
 def leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Walk the tensors and modules in an attribute, naming items ``key.0``, ``key.name``."""
+    """Walk the tensors and modules in an attribute, naming items ``key.0``, ``key.name``.
+
+    Lists go by position, dicts by name.
+    """
     from .module import Module
 
     if isinstance(value, (Tensor, Module)):
@@ -25,13 +28,17 @@ def leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
         for index, item in enumerate(value):
             yield from leaves(f"{key}.{index}", item)
     elif isinstance(value, dict):
-        for name, item in value.items():
-            yield from leaves(f"{key}.{name}", item)
+        for name in sorted(value, key=str):
+            yield from leaves(f"{key}.{name}", value[name])
 
 
-def members(module: Module) -> Iterator[tuple[str, Any]]:
-    """Walk what a module itself holds, in the order of definition; may name one object twice."""
-    for key, value in vars(module).items():
+def members(module: Module, by_name: bool = True) -> Iterator[tuple[str, Any]]:
+    """Walk what a module itself holds; may name one object twice.
+
+    MegEngine's order is that of the attributes' names. The other, of definition, is for printing.
+    """
+    held = vars(module).items()
+    for key, value in sorted(held) if by_name else held:
         if key not in _HOOKS:
             yield from leaves(key, value)
 
