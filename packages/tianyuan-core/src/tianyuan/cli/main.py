@@ -93,13 +93,15 @@ def run(
 @_THREADS
 @_SIZES
 @click.option("--program", is_flag=True, help="Print the whole program as well.")
+@click.option("--roofline", is_flag=True, help="Run it and hold each step against the machine.")
 def explain(
-    model: Path, backend: str | None, threads: int | None, sizes: tuple[str, ...], program: bool
-) -> None:
+    model: Path, backend: str | None, threads: int | None, sizes: tuple[str, ...], program: bool,
+    roofline: bool,
+) -> None:  # fmt: skip
     """Show the kernel, layout and refusals of every step of MODEL."""
     from .models import explain_model
 
-    explain_model(model, backend, threads, sizes, program)
+    explain_model(model, backend, threads, sizes, program, roofline)
 
 
 @main.command()
@@ -109,14 +111,20 @@ def explain(
 @_SIZES
 @click.option("--rounds", type=click.IntRange(1), default=50, show_default=True)
 @click.option("--steps/--no-steps", default=True, help="Show the time of each step.")
+@click.option(
+    "--html",
+    "page",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw the steps under the machine's roofline to this file.",
+)
 def bench(
     model: Path, backends: tuple[str, ...], threads: int | None, sizes: tuple[str, ...],
-    rounds: int, steps: bool,
+    rounds: int, steps: bool, page: Path | None,
 ) -> None:  # fmt: skip
     """Time MODEL on random inputs: median, minimum, and a table per step."""
     from .models import bench_model
 
-    bench_model(model, backends, threads, sizes, rounds, steps)
+    bench_model(model, backends, threads, sizes, rounds, steps, page)
 
 
 @main.command()

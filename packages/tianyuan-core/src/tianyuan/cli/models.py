@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -91,21 +91,24 @@ def _read(file: str) -> np.ndarray:
 
 
 def explain_model(
-    path: Path, backend: str | None, threads: int | None, sizes: Sequence[str], whole: bool
-) -> None:
-    """Print the explanation of a model file, and its program if asked for."""
+    path: Path, backend: str | None, threads: int | None, sizes: Sequence[str], whole: bool,
+    roofline: bool,
+) -> None:  # fmt: skip
+    """Print the explanation of a model file; its program and its roofline if asked for."""
     model = jit.load(path, backend=backend, threads=threads)
     chosen = _sizes(model, sizes)
     click.echo(str(model.explain(**chosen)))
     if whole:
         click.echo(format_program(model.program(**chosen)))
+    if roofline:
+        click.echo(str(model.roofline(*model.example_inputs(chosen))))
 
 
 def bench_model(
     path: Path, backends: Sequence[str], threads: int | None, sizes: Sequence[str], rounds: int,
-    steps: bool,
+    steps: bool, page: Path | None,
 ) -> None:  # fmt: skip
-    """Time a model file on each backend in turns and print medians and minima."""
+    """Time a model file on each backend in turns; print medians and minima, draw the steps."""
     names: list[str | None] = list(backends) or [None]
     models = {name: jit.load(path, backend=name, threads=threads) for name in names}
     first = next(iter(models.values()))
@@ -128,6 +131,16 @@ def bench_model(
     if steps:
         for name, model in models.items():
             console.print(_step_table(_title(name), model, inputs, min(rounds, 20)))
+    if page is not None:
+        from .page import roofline_page
+
+        drawn = {_title(name): model.roofline(*inputs) for name, model in models.items()}
+        page.write_text(roofline_page(path.name, drawn, _by_title(seconds)))
+
+
+def _by_title(seconds: Mapping[str | None, list[float]]) -> dict[str, list[float]]:
+    """Return times by the backend's title."""
+    return {_title(name): times for name, times in seconds.items()}
 
 
 def _title(backend: str | None) -> str:

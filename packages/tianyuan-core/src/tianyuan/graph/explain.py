@@ -92,7 +92,7 @@ class Explanation:
             rows.append(row)
             notes[len(rows) - 1] = _refusal_lines(step.refusals)
         lines = []
-        for index, line in enumerate(_table(rows)):
+        for index, line in enumerate(text_table(rows)):
             lines += [line, *notes.get(index, ())]
         return "\n".join([*lines, *self._totals()])
 
@@ -237,7 +237,8 @@ def _bytes(count: int) -> str:
     return f"{count} B"
 
 
-def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+def text_table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return rows of cells as lines with aligned columns."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

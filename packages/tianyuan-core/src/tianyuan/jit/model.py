@@ -15,6 +15,7 @@ from ..errors import BackendError, DTypeError, ModelFormatError, TianyuanError, 
 from ..graph.container import Container, container_bytes, read_container, replace_file
 from ..graph.explain import Explanation, explain
 from ..graph.graph import Constant, Graph
+from ..graph.roofline import Roofline, measure_peaks, roofline
 from ..graph.serial import graph_from_json, graph_to_json
 from ..imperative.tensor import Tensor, wrap
 from ..op import TensorSpec
@@ -156,6 +157,16 @@ class Model:
         outputs = self._compiled.make_outputs(compiled)
         found: list[float] = compiled.executable.profile(arrays, (), outputs)
         return found
+
+    def roofline(self, *inputs: Any, rounds: int = 10) -> Roofline:
+        """Run some rounds and hold each step's least time against what the machine allows.
+
+        Measures the machine first, which takes about a second once.
+        """
+        times = [self.profile(*inputs) for _ in range(rounds)]
+        least = [min(taken) for taken in zip(*times, strict=True)]
+        program = self.program(*inputs)
+        return roofline(program, least, measure_peaks(program.threads))
 
     def _compiled_for(self, inputs: Sequence[Any], sizes: Mapping[str, int]) -> Any:
         if inputs:

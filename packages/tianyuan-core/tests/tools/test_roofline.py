@@ -1,0 +1,135 @@
+"""Steps are held against the machine's peaks as the roofline model says, in text and as a page."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tianyuan
+import tianyuan.functional as F
+from click.testing import CliRunner
+from tianyuan import jit
+from tianyuan.cli.main import main
+from tianyuan.cli.page import roofline_page
+from tianyuan.graph.explain import StepReport
+from tianyuan.graph.roofline import Peaks, Roofline, hold, measure_peaks, roofline
+
+PEAKS = Peaks(flops=100e9, nbytes=10e9, threads=1)
+
+
+def report(flops: int, nbytes: int, index: int = 0) -> StepReport:
+    return StepReport(
+        index, "matmul", f"kernel<{index}>", "numpy", "native", ("float32(2, 2)",),
+        ("float32(2, 2)",), (("other", "serves <2> groups"),), flops, nbytes, 0, "",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("flops", "nbytes", "floor", "bound"),
+    [
+        (10**9, 10**6, 1e-2, "arithmetic"),
+        (10**6, 10**8, 1e-2, "memory"),
+        (0, 10**7, 1e-3, "memory"),
+        (0, 0, 0.0, "arithmetic"),
+    ],
+)
+def test_floor_is_the_larger_of_arithmetic_and_memory(
+    flops: int, nbytes: int, floor: float, bound: str
+) -> None:
+    step = hold(report(flops, nbytes), 2e-2, PEAKS)
+    assert step.floor == pytest.approx(floor)
+    assert step.bound == bound
+    assert step.share == pytest.approx(floor / 2e-2)
+    assert step.lost == pytest.approx(2e-2 - floor)
+
+
+def test_the_steps_that_lose_most_come_first() -> None:
+    steps = [
+        hold(report(10**9, 0, i), seconds, PEAKS) for i, seconds in enumerate((2e-2, 9e-2, 3e-2))
+    ]
+    found = Roofline(tuple(steps), PEAKS)
+    assert [step.report.index for step in found.worst(2)] == [1, 2]
+    assert found.seconds == pytest.approx(0.14)
+    assert found.floor == pytest.approx(0.03)
+    lines = str(found).splitlines()
+    assert "kernel<1>" in lines[2]
+    assert "64.3%" in lines[2]  # 90 of 140 ms
+    assert "11%" in lines[2]  # 10 of 90 ms
+    assert "step 1, kernel<1>: 80000.0 us above its arithmetic bound" in str(found)
+    assert "other refused: serves <2> groups" in str(found)
+
+
+def test_peaks_are_measured_once() -> None:
+    peaks = measure_peaks(1)
+    assert peaks.flops > 1e8
+    assert peaks.nbytes > 1e7
+    assert measure_peaks(1) is peaks
+
+
+@pytest.fixture
+def model_file(tmp_path: Path) -> Path:
+    weight = tianyuan.Parameter(np.ones((8, 4)), dtype="float32")
+    traced = jit.trace(lambda x: F.relu(F.matmul(x, weight)), capture_as_const=True)
+    traced(tianyuan.Tensor(np.ones((2, 8)), dtype="float32"))
+    path = tmp_path / "net.tym"
+    traced.dump(str(path), arg_names=["x"])
+    return path
+
+
+def test_one_time_per_step_is_asked_for(model_file: Path) -> None:
+    program = jit.load(model_file).program()
+    with pytest.raises(ValueError, match=r"roofline: wrong number of times, got 0, expected \d"):
+        roofline(program, [], PEAKS)
+
+
+def test_explain_shows_every_step(model_file: Path) -> None:
+    result = CliRunner().invoke(main, ["explain", str(model_file), "--roofline"])
+    assert result.exit_code == 0, result.output
+    program = jit.load(model_file).program()
+    assert "what holds it back most:" in result.output
+    for step in program.steps:
+        assert result.output.count(step.kernel.name) >= 2  # in the explanation and in the roofline
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.text = ""
+        self.circles = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.circles += tag == "circle"
+        if tag in ("svg", "table", "h1", "h2", "p", "body", "text"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if self.open and self.open[-1] == tag:
+            self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_page_is_whole_and_escaped() -> None:
+    steps = tuple(hold(report(10**9, 10**6, i), 1e-2, PEAKS) for i in range(3))
+    page = roofline_page("net<1>.tym", {"all": Roofline(steps, PEAKS)}, {"all": [1e-3, 3e-3, 2e-3]})
+    tags = _Tags()
+    tags.feed(page)
+    assert tags.open == []
+    assert tags.circles == 3
+    assert "net<1>.tym" in tags.text
+    assert "<2>" not in page
+    assert "median 2.000 ms, least 1.000 ms" in tags.text
+    assert tags.text.count("kernel<1>") == 3  # bar, dot and row
+
+
+def test_bench_draws_a_page(model_file: Path, tmp_path: Path) -> None:
+    target = tmp_path / "page.html"
+    arguments = ["bench", str(model_file), "--rounds", "2", "--no-steps", "--html", str(target)]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    page = target.read_text()
+    assert all(step.kernel.name in page for step in jit.load(model_file).program().steps)
