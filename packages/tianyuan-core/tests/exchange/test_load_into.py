@@ -96,7 +96,7 @@ def test_attention(torch: Any) -> None:
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["LSTM", "RNN"])
+@pytest.mark.parametrize("kind", ["LSTM", "RNN", "GRU"])
 def test_recurrent_layers(torch: Any, kind: str) -> None:
     options = {"num_layers": 2, "bidirectional": True}
     theirs = randomise(torch, getattr(torch.nn, kind)(5, 4, **options))
@@ -106,6 +106,18 @@ def test_recurrent_layers(torch: Any, kind: str) -> None:
     with torch.no_grad():
         expected = theirs(torch.from_numpy(x))[0].numpy()
     np.testing.assert_allclose(ours(Tensor(x))[0].numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_transformer_layer(torch: Any) -> None:
+    options = {"d_model": 16, "nhead": 2, "dim_feedforward": 32, "dropout": 0.0}
+    theirs = torch.nn.TransformerEncoderLayer(**options, batch_first=True)
+    theirs = randomise(torch, theirs).eval()
+    ours = M.TransformerEncoderLayer(**options).eval()
+    assert load_into(ours, theirs.state_dict()) == ([], [])
+    x = inputs(2, 5, 16)
+    with torch.no_grad():
+        expected = theirs(torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(ours(Tensor(x)).numpy(), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_bfloat16_weights_arrive_in_the_modules_dtype(torch: Any) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from ..errors import StateDictError
 from ..imperative.tensor import Tensor
 from ..module import (
+    GRU,
     LSTM,
     RNN,
     BatchNorm1d,
@@ -166,5 +167,5 @@ def _recurrent_names(part: Module) -> Iterator[_Rename]:
 
 _RENAMED: tuple[tuple[tuple[type, ...], Callable[[Module], Iterator[_Rename]]], ...] = (
     ((MultiHeadAttention,), _attention_names),
-    ((RNN, LSTM), _recurrent_names),
+    ((RNN, LSTM, GRU), _recurrent_names),
 )
