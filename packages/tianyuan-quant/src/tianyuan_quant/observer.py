@@ -116,14 +116,16 @@ class MinMaxObserver(Observer):
         if self.channel_axis is None:
             return F.min(x), F.max(x)
         axes = [axis for axis in range(x.ndim) if axis != self.channel_axis]
+        channels = int(x.shape[self.channel_axis])
+        if self.min_val.ndim == 0:
+            # New tensors rather than results of ops, which would end with a trace.
+            self.min_val = Tensor(np.full(channels, _FAR, np.float32))
+            self.max_val = Tensor(np.full(channels, -_FAR, np.float32))
         return F.min(x, axis=axes), F.max(x, axis=axes)
 
     def sideeffect_forward(self, x: Tensor) -> None:
         """Widen the range by the values."""
         low, high = self._extremes(x)
-        if self.min_val.shape != low.shape:
-            self.min_val = F.broadcast_to(self.min_val, low.shape)
-            self.max_val = F.broadcast_to(self.max_val, high.shape)
         self.min_val[...] = F.minimum(self.min_val, low)
         self.max_val[...] = F.maximum(self.max_val, high)
 
@@ -199,9 +201,6 @@ class ExponentialMovingAverageObserver(MinMaxObserver):
     def sideeffect_forward(self, x: Tensor) -> None:
         """Move the range towards the batch's."""
         low, high = self._extremes(x)
-        if self.min_val.shape != low.shape:
-            self.min_val = F.broadcast_to(self.min_val, low.shape)
-            self.max_val = F.broadcast_to(self.max_val, high.shape)
         kept = self.runtime_momentum * 1.0
         # What no batch has touched yet is infinite in spirit: its share is zero.
         old_low = F.where(kept > 0, self.min_val, F.zeros_like(self.min_val))

@@ -222,6 +222,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "distributed":  # loaded on first use: it brings sockets and processes
-        return import_module(f"{__name__}.distributed")
+    # Loaded on first use: the one brings sockets and processes, the other serves few.
+    if name in ("distributed", "quantized"):
+        return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
