@@ -156,7 +156,7 @@ class Op:
         n_inputs: count of inputs, or (least, most); most -1 means any number.
         version: raised when the meaning of attrs or outputs changes.
         takes_complex: whether inputs may be complex; inference refuses them otherwise. Movement
-            ops take them anyway.
+            and indexing take them anyway.
         pure: False for an effect, which passes must neither drop, merge nor reorder.
         family: ``elementwise``, ``reduction``, ``movement`` …: what passes go by.
     """
@@ -175,7 +175,7 @@ class Op:
     takes_complex: bool = False
 
     def __post_init__(self) -> None:
-        if not self.takes_complex and self.family != "movement":
+        if not self.takes_complex and self.family not in ("movement", "indexing"):
             object.__setattr__(self, "infer", _without_complex(self.name, self.infer))
 
     def __repr__(self) -> str:

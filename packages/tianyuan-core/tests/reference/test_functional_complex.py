@@ -85,6 +85,9 @@ def test_magnitude_negation_sum_and_movement():
     np.testing.assert_allclose((-z).numpy(), -A, rtol=1e-6)
     np.testing.assert_allclose(F.sum(z, 1).numpy(), A.sum(1), rtol=1e-5)
     np.testing.assert_array_equal(z.T[1:, ::2].numpy(), A.astype(np.complex64).T[1:, ::2])
+    np.testing.assert_array_equal(z[[2, 0]].numpy(), A.astype(np.complex64)[[2, 0]])
+    flags = np.array([True, False, True])
+    np.testing.assert_array_equal(z[Tensor(flags)].numpy(), A.astype(np.complex64)[flags])
     both = F.concat([z, F.complex(Tensor([[1.0] * 4]), 0.0)])
     assert both.shape == (4, 4)
     assert both.numpy()[3].tolist() == [1] * 4

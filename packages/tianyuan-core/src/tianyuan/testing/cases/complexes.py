@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...errors import DTypeError
-from ...ops.attrs import Cast, Reduce, Shape, Slice, Transpose
-from . import Case, Invalid, complex_numbers, real, spec
+from ...ops.attrs import Axis, Cast, Index, Reduce, Shape, Slice, Transpose
+from . import Case, Invalid, complex_numbers, fixed, real, spec
 
 _PAIRS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
     ((), ()), ((3, 5), (3, 5)), ((2, 1, 4), (3, 1)), ((0, 3), (1, 3)),
@@ -36,6 +36,13 @@ def _cases() -> Iterator[Case]:
     yield Case("sum", (z,), Reduce((1,)), length=3, magnitude=4, grad=(0,))
     yield Case("sum_to", (z,), Shape((3,)), length=2, magnitude=4, grad=(0,))
     yield Case("transpose", (z,), Transpose((1, 0)), exact=True, grad=(0,))
+    index = fixed([2, 0, 2], "int32")
+    yield Case("take", (z, index), Axis(1), exact=True, grad=(0,))
+    yield Case("index", (z, fixed([1, 1], "int32")), Index(1), exact=True, grad=(0,))
+    pair = fixed([[1, 0], [2, 2]], "int32")
+    yield Case("gather", (z, pair), Axis(1), exact=True, grad=(0,))
+    yield Case("scatter_add", (z, pair, complex_numbers((2, 2), "complex128")), Axis(1),
+               ulps=16, magnitude=4, grad=(0, 2))  # fmt: skip
     yield Case("slice", (z,), Slice((1, 2), (1, 2), (1, -1)), exact=True, grad=(0,))
 
 
