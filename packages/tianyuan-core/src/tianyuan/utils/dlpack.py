@@ -23,6 +23,9 @@ def to_dlpack(tensor: Tensor, stream: int | None = None) -> Any:
     Raises:
         BufferError: where the tensor's memory may only be read, as that of a loaded model file.
         TraceError: inside a trace, where the value is not known.
+
+    >>> from_dlpack(to_dlpack(Tensor([1.0, 2.0]))).numpy()
+    array([1., 2.], dtype=float32)
     """
     return tensor.__dlpack__(stream=stream)
 
@@ -44,6 +47,12 @@ def from_dlpack(ext_tensor: Any, stream: int | None = None) -> Tensor:
         TypeError: where the object cannot hand its data over.
         ValueError: where a capsule was taken before.
         BufferError: where the other framework refuses.
+
+    >>> array = np.zeros(2, np.float32)
+    >>> tensor = from_dlpack(array)
+    >>> array[0] = 3
+    >>> tensor.numpy()
+    array([3., 0.], dtype=float32)
     """
     if stream is not None:
         raise DeviceError(f"from_dlpack: stream must be None on the CPU, got {stream!r}")
