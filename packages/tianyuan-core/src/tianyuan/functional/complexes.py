@@ -21,9 +21,9 @@ def complex(real: Tensor, imag: Tensor) -> Tensor:
     """Return complex numbers of real and imaginary parts, which broadcast.
 
     The result is complex64, or complex128 for float64. Complex tensors can be added, subtracted,
-    multiplied, divided, summed, compared for equality, moved, indexed and taken apart by ``real``, ``imag``
-    and ``abs``; every other op refuses them. The gradient of a complex value holds its slopes in
-    both parts.
+    multiplied, divided, summed, compared for equality, moved and indexed, and taken apart by
+    ``real``, ``imag`` and ``abs``; every other op refuses them. The gradient of a complex value
+    holds its slopes in both parts.
 
     >>> complex(Tensor([1.0]), Tensor([2.0])).tolist()
     [(1+2j)]

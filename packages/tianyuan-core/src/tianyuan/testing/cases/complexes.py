@@ -39,9 +39,9 @@ def _cases() -> Iterator[Case]:
     index = fixed([2, 0, 2], "int32")
     yield Case("take", (z, index), Axis(1), exact=True, grad=(0,))
     yield Case("index", (z, fixed([1, 1], "int32")), Index(1), exact=True, grad=(0,))
-    pair = fixed([[1, 0], [2, 2]], "int32")
-    yield Case("gather", (z, pair), Axis(1), exact=True, grad=(0,))
-    yield Case("scatter_add", (z, pair, complex_numbers((2, 2), "complex128")), Axis(1),
+    places = fixed([[1, 0], [2, 2]], "int32")
+    yield Case("gather", (z, places), Axis(1), exact=True, grad=(0,))
+    yield Case("scatter_add", (z, places, complex_numbers((2, 2), "complex128")), Axis(1),
                ulps=16, magnitude=4, grad=(0, 2))  # fmt: skip
     yield Case("slice", (z,), Slice((1, 2), (1, 2), (1, -1)), exact=True, grad=(0,))
 
