@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -90,8 +90,17 @@ def cost_of(
     return kernel.cost(call)
 
 
-def choices_of(node: Node, device: str, options: Options, known: Iterable[str] = ()) -> Choices:
+def choices_of(
+    node: Node,
+    device: str,
+    options: Options,
+    known: Iterable[str] = (),
+    constants: Container[Value] = (),
+) -> Choices:
     """List the ways to run a node; ``known`` are the layouts that flat kernels may adapt to.
+
+    Of ways that differ in nothing but the layouts of constants, which are packed once, the cheapest
+    stands for all.
 
     Raises:
         KernelError: where no kernel serves it in plain layouts.
@@ -121,9 +130,10 @@ def choices_of(node: Node, device: str, options: Options, known: Iterable[str] =
             f"{node.op.name}: no kernel serves ({inputs}) in plain layouts on {device}: {reasons}"
         )
     items.sort(key=lambda c: (bool(c.kernel and c.kernel.is_reference), c.cost))
+    varying = [index for index, value in enumerate(node.inputs) if value not in constants]
     cheapest: dict[object, Choice] = {}
     for choice in items:
-        cheapest.setdefault((choice.inputs, choice.outputs), choice)
+        cheapest.setdefault((*(choice.inputs[i] for i in varying), choice.outputs), choice)
     return Choices(tuple(cheapest.values()), tuple(refused))
 
 
@@ -252,13 +262,13 @@ def relayout_kernel(
 
 
 def known_layouts(graph: Graph, device: str, options: Options) -> tuple[str, ...]:
-    """Return the layouts in which some kernel for this graph works, most frequent first."""
+    """Return the layouts in which some kernel for this graph gives values, most frequent first."""
     if options.level < 2:
         return ()
     seen: dict[str, int] = {}
     for op in [node.op.name for node in graph.nodes]:
         for kernel in registry.candidates(op, device, registry.chosen_backend()):
-            for name in {*kernel.layouts.inputs, *kernel.layouts.outputs} - {PLAIN, SAME}:
+            for name in {*kernel.layouts.outputs} - {PLAIN, SAME}:
                 seen[name] = seen.get(name, 0) + 1
     return tuple(sorted(seen, key=lambda name: (-seen[name], name)))
 
@@ -277,9 +287,10 @@ def choose(graph: Graph, device: str, options: Options) -> tuple[Labelling, dict
     cache: dict[object, Choices] = {}
     choices: dict[Node, Choices] = {}
     for node in graph.nodes:
-        key = call_of(node, options.threads).key
+        fixed = tuple(value in graph.constants for value in node.inputs)
+        key = (call_of(node, options.threads).key, fixed)
         if key not in cache:
-            cache[key] = choices_of(node, device, options, known)
+            cache[key] = choices_of(node, device, options, known, graph.constants)
         choices[node] = cache[key]
 
     def start(favoured: Callable[[Choice], bool]) -> dict[Node, Choice]:
