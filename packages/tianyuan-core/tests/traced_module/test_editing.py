@@ -349,3 +349,59 @@ def test_end_points(resnet, image):
     del traced.fc.forward
     traced.clear_end_points()
     assert np.array_equal(traced(x).numpy(), resnet(x).numpy())
+
+
+def test_extents_and_members_of_members_are_used_in_edits(image):
+    class Inner(M.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = M.Linear(6, 6)
+
+        def forward(self, x):
+            return self.fc(x)
+
+    class Outer(M.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = Inner()
+
+        def forward(self, x):
+            return self.inner(x).reshape(x.shape[0], -1)
+
+    net = Outer()
+    traced = trace_module(net, image())
+    graph = traced.graph
+    size = graph.get_node_by_name("shape_out").as_unique()
+    with graph.insert_exprs():
+        out = graph.inputs[0].inner.fc(graph.inputs[1]) + size
+        plain = graph.inputs[0].training
+    assert plain is True
+    graph.reset_outputs((out, size))
+    x = image(5, 2)
+    for module in (traced, traced.flatten()):
+        found, extent = module(x)
+        np.testing.assert_allclose(found.numpy(), net.inner.fc(x).numpy() + 5, rtol=1e-5)
+        assert extent == 5
+    with pytest.raises(AttributeError, match="insert_exprs"):
+        graph.inputs[0].inner  # noqa: B018
+    with pytest.raises(AttributeError, match="nothing"):
+        graph.inputs[1].nothing  # noqa: B018
+    loose = TensorNode(None, "loose")
+    with pytest.raises(GraphError, match="another graph"):
+        out.expr.set_args_kwargs(trace_module(net, image()).graph.inputs[1], loose)
+
+
+def test_arguments_are_set_by_name_wherever_they_stand(image):
+    class Net(M.Module):
+        def forward(self, x):
+            return F.sum(x, axis=1, keepdims=True)
+
+    traced = trace_module(Net(), image(2, 1, (3,)))
+    [call] = traced.graph.exprs().as_list()
+    x = image(2, 4, (3,))
+    call.set_arg("axis", 0)
+    np.testing.assert_allclose(traced(x).numpy(), x.numpy().sum(0, keepdims=True), rtol=1e-5)
+    call.set_args_kwargs(call.args[0])
+    call.set_arg("keepdims", True)
+    np.testing.assert_allclose(traced(x).numpy(), x.numpy().sum(keepdims=True), rtol=1e-5)
+    assert call.named_args == {"inp": call.inputs[0], "keepdims": True}

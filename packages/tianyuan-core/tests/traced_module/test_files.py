@@ -415,3 +415,32 @@ def test_layers_of_every_kind_come_back(layer, shape, tmp_path):
     for a, b in pairs:
         if isinstance(a, ty.Tensor):
             assert np.array_equal(a.numpy(), b.numpy())
+
+
+def test_constants_ops_and_functions_as_arguments_come_back(image, tmp_path):
+    from tianyuan.registry import get_op
+
+    @tm.wrap
+    def activated(x, activation=None):
+        return activation(x)
+
+    class Net(M.Module):
+        def forward(self, x):
+            y = activated(x * ty.Tensor([2.0]), activation=F.tanh)
+            return get_op("sum")(y, axes=(0,), keepdims=False)
+
+    path = tmp_path / "net.tm"
+    ty.save(trace_module(Net(), image()), path)
+    x = image(3, 5)
+    found = ty.load(path)(x).numpy()
+    np.testing.assert_allclose(found, np.tanh(x.numpy() * 2).sum(0), rtol=1e-5, atol=1e-6)
+    for old, new, said in (
+        ('"op": "sum"', '"op": "no_such_op"', "unknown op 'no_such_op'"),
+        ('"op_version": 1', '"op_version": 99', "version 99"),
+        ("tianyuan.functional.tanh", "os.getcwd", r"os\.getcwd"),
+        ('"kind": "constant"', '"kind": "input"', "kind 'input'"),
+    ):
+        ty.save(trace_module(Net(), image()), path)
+        altered(path, lambda text, old=old, new=new: text.replace(old, new))
+        with pytest.raises(ModelFormatError, match=said):
+            ty.load(path)

@@ -400,3 +400,38 @@ def test_utilities(exprs):
     register_obj(["a", "b"], table)(1)
     register_obj("c", table)(2)
     assert table == {"a": 1, "b": 1, "c": 2}
+
+
+def test_modules_in_lists_and_dicts_are_replaced(image):
+    class Net(M.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = [M.Conv2d(3, 4, 1), [M.BatchNorm2d(4)]]
+            self.more = {"conv": M.Conv2d(4, 2, 1), "norms": {"bn": M.BatchNorm2d(2)}}
+
+        def forward(self, x):
+            x = self.layers[1][0](self.layers[0](x))
+            return self.more["norms"]["bn"](self.more["conv"](x))
+
+    net = randomise(Net())
+    fused = check(net, image(), ["FuseConvBn"])
+    assert not any(isinstance(m, M.BatchNorm2d) for m in fused.modules())
+    assert [type(m) for m in fused.children()] == [M.Conv2d, M.Conv2d]
+    flat = optimize(trace_module(net, image()).flatten())
+    np.testing.assert_allclose(flat(image()).numpy(), net(image()).numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_normalisation_without_weights_is_folded(image):
+    net = randomise(M.Sequential(M.Conv2d(3, 4, 1), M.BatchNorm2d(4, affine=False)))
+    fused = check(net, image(), ["FuseConvBn"])
+    assert fused.graph.get_module_by_type(M.BatchNorm2d).as_count() == 0
+    batch = randomise(M.Sequential(M.Conv2d(3, 4, 1), M.BatchNorm2d(4, track_running_stats=False)))
+    kept = check(batch, image(), ["FuseConvBn"])
+    assert kept.graph.get_module_by_type(M.BatchNorm2d).as_count() == 1
+
+
+def test_a_scale_of_a_layer_without_bias_is_folded(image):
+    net = Function(lambda s, x: s.conv(x) * 0.25, conv=M.Conv2d(3, 4, 3, bias=False))
+    found = check(randomise(net), image(), ["BackwardFoldScale"])
+    assert found.conv.bias is None
+    assert found.graph.get_function_by_type(F.mul).as_count() == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import warnings
 
@@ -14,6 +15,7 @@ import tianyuan.traced_module as tm
 from tianyuan import jit
 from tianyuan.errors import TraceError
 from tianyuan.functional import tanh
+from tianyuan.traced_module import names
 from tianyuan.traced_module.expr import Apply, CallFunction, CallMethod, Constant, GetAttr
 from tianyuan.traced_module.traced_module import TracedModuleBuilder, trace_module
 
@@ -273,6 +275,21 @@ def test_wrapped_functions_are_one_expression(image):
         tm.wrap(3)
 
 
+def test_decorated_functions_are_not_mistaken_for_what_they_decorate(image):
+    @functools.wraps(F.relu)
+    def shifted(x):
+        return F.relu(x) + 1
+
+    tm.wrap(shifted)
+    traced = trace_module(module_of(lambda self, x: shifted(x)), image())
+    x = image(1, 3)
+    np.testing.assert_array_equal(traced(x).numpy(), np.maximum(x.numpy(), 0) + 1)
+    assert traced.graph.exprs().as_unique().func is shifted
+    # The name of the decorated one still leads to it.
+    assert names.function_named(f"{F.relu.__module__}.relu") is F.relu
+    assert names.function_named(names.function_name(shifted)) is shifted
+
+
 def test_functions_kept_in_attributes_are_seen(image):
     traced = trace_module(module_of(lambda self, x: self.act(x), act=F.relu), image())
     assert traced.graph.get_function_by_type(F.relu).as_count() == 1
@@ -380,13 +397,13 @@ def test_dropout_draws_anew_in_each_call(image):
 
 
 def test_everything_patched_is_put_back(resnet, image):
-    names = dict(vars(ty.Tensor))
+    members = dict(vars(ty.Tensor))
     functions = {k: getattr(F, k) for k in F.__all__}
     call = M.Module.__call__
     trace_module(resnet, image())
     with pytest.raises(ZeroDivisionError):
         trace_module(module_of(lambda self, x: 1 / 0), image())
-    assert dict(vars(ty.Tensor)) == names
+    assert dict(vars(ty.Tensor)) == members
     assert all(getattr(F, k) is v for k, v in functions.items())
     assert M.Module.__call__ is call
     assert tanh.__name__ == "tanh"
@@ -479,3 +496,57 @@ def test_signatures_of_every_kind(count, named, image):
     want = net(*args, **kwargs)
     assert equal(traced(*args, **kwargs), want)
     assert equal(traced.flatten()(*args, **kwargs), want)
+
+
+def test_extents_go_into_and_come_out_of_called_modules(image):
+    class Inner(M.Module):
+        def forward(self, x, n, sizes=None):
+            return x.reshape(n, -1), sizes[0] * sizes[-1]
+
+    def forward(self, x):
+        y, size = self.inner(x, x.shape[0], sizes=x.shape[1:])
+        z, _ = self.inner(y, n=size, sizes=(y.shape[1],))
+        return y.sum(1) + size, z
+
+    inner = Inner()
+    traced = trace_module(module_of(forward, inner=inner), image(2))
+    x = image(6, 3, (2, 3, 3))
+    y, z = traced(x)
+    want = x.numpy().reshape(6, -1).sum(1) + 2 * 3
+    np.testing.assert_allclose(y.numpy(), want, rtol=1e-5)
+    np.testing.assert_array_equal(z.numpy(), x.numpy().reshape(6, -1))
+    assert len(traced.inner.argdef_graph_map) == 2
+    flat = traced.flatten()
+    assert all(equal(a, b) for a, b in zip(flat(x), (y, z), strict=True))
+
+
+def test_a_function_may_take_the_module_and_other_functions(image):
+    @tm.wrap
+    def through(module, x, activation):
+        return activation(module.fc(x))
+
+    net = module_of(lambda self, x: through(self, x, F.relu), fc=M.Linear(3, 2))
+    traced = trace_module(net, image(2, 1, (3,)))
+    x = image(4, 2, (3,))
+    assert equal(traced(x), net(x))
+    assert "through(self, x, relu)" in str(traced.graph)
+
+
+def test_a_function_that_returns_another_structure_is_refused(image):
+    results = [1, 2, 2]
+
+    @tm.wrap
+    def fickle(x):
+        return (x,) * results.pop(0) if len(results) > 1 else [x]
+
+    net = module_of(lambda self, x: fickle(x)[0])
+    tm.disable_default_checker()
+    traced = trace_module(net, image())
+    with pytest.raises(TraceError, match="the result has another structure"):
+        traced(image())
+
+
+def test_a_name_of_a_traced_module_is_not_free(image):
+    net = module_of(lambda self, x: x * self.arg_names, arg_names=ty.Tensor([2.0]))
+    with pytest.raises(TraceError, match="name is taken, got 'arg_names'"):
+        trace_module(net, image())

@@ -19,7 +19,7 @@ from .members import carried, holds_any
 from .module import _OWN, TracedModule, leaf_names, normalised
 from .node import ModuleNode, NodeMixin, Size
 from .patching import patched
-from .pytree import TreeDef, tree_flatten
+from .pytree import TreeDef, tree_flatten, tree_map
 from .recording import Scope, apply_op, undisturbed
 from .scope import current, entered
 
@@ -97,6 +97,7 @@ class TracedModuleBuilder:
                 "trace_module: the network is quantised already, expected a float network: trace "
                 "first, then call quantize_qat on the traced module"
             )
+        args, kwargs = tree_map(names.unreported, (tuple(args), kwargs))
         args, kwargs = normalised(self._arg_names, args, kwargs)
         leaves, argdef = tree_flatten(((self._mod, *args), kwargs))
         leaves = _distinct(leaves)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -246,7 +245,7 @@ class CallFunction(Expr):
         super().__init__()
         if not callable(func):
             raise TraceError(f"CallFunction: not a function, got {type(func).__name__}")
-        self.func = inspect.unwrap(func, stop=lambda f: names.function_name(f) is not None)
+        self.func = names.unreported(func)
 
     @classmethod
     def make(cls, *args: Any, **kwargs: Any) -> CallFunction:

@@ -10,6 +10,7 @@ import operator
 import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from types import FunctionType
 from typing import Any
 
 from .. import plugins
@@ -49,6 +50,7 @@ _NOT_TRACED = frozenset({"seed", "get_state", "set_state"})
 
 _functions: dict[str, Callable[..., Any]] = {}
 _function_names: dict[int, str] = {}
+_OURS: set[str] = set()
 _modules: dict[str, type[Module]] = {}
 _module_names: dict[type, str] = {}
 
@@ -71,6 +73,7 @@ def _fill() -> None:
     for function in SIZE_FUNCTIONS:
         _register_function(f"operator.{function.__name__}", function)
     _register_function("tianyuan.Tensor", Tensor)
+    _OURS.update(_functions)
 
 
 def functions() -> Iterator[Callable[..., Any]]:
@@ -87,6 +90,13 @@ def function_name(function: Callable[..., Any]) -> str | None:
     """Return the name under which a function is known, or None."""
     _fill()
     return _function_names.get(id(function))
+
+
+def unreported(value: Any) -> Any:
+    """Return the function that a reporter stands for while a graph is recorded; others as given."""
+    reports = getattr(value, "_reports", None) if isinstance(value, FunctionType) else None
+    # A wrapper that copied a reporter's attributes is no reporter.
+    return reports[1] if reports is not None and reports[0] is value else value
 
 
 def function_named(name: str) -> Callable[..., Any] | None:
@@ -111,7 +121,11 @@ def wrap(func: Callable[..., Any]) -> Callable[..., Any]:
     if not callable(func):
         raise TypeError(f"wrap: not a function, got {type(func).__name__}")
     _fill()
-    _register_function(f"{func.__module__}.{func.__qualname__}", func)
+    name = f"{func.__module__}.{func.__qualname__}"
+    if name in _OURS and _functions[name] is not func:
+        # Named after one of ours by functools.wraps: its own name tells them apart.
+        name = f"{func.__globals__['__name__']}.{func.__code__.co_name}"  # type: ignore[attr-defined]
+    _register_function(name, func)
     return func
 
 

@@ -29,6 +29,7 @@ def _reporter(func: Callable[..., Any]) -> Callable[..., Any]:
     def report(*args: Any, **kwargs: Any) -> Any:
         return recording.call_function(func, args, kwargs)
 
+    vars(report)["_reports"] = (report, func)
     return report
 
 

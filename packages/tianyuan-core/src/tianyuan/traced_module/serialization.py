@@ -6,7 +6,6 @@ changes it in place: its arguments, or what it calls.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -153,7 +152,6 @@ def load_functional(expr: Expr) -> None:
         loader = _functional.get(_function_key(expr.func))
         if loader is not None:
             loader(expr)
-            expr.func = inspect.unwrap(expr.func)
 
 
 def load_apply_expr(expr: Expr) -> None:

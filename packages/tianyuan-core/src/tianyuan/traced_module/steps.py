@@ -17,9 +17,9 @@ from .._version import __version__
 from ..errors import GraphError, TraceError
 from ..imperative.tensor import Tensor
 from ..module import Module
-from . import scope
+from . import names, scope
 from .node import NEW, ModuleNode, Node, NodeMixin, Size
-from .pytree import ArgsIndex, LeafDef, TreeDef, tree_flatten
+from .pytree import ArgsIndex, LeafDef, TreeDef, tree_flatten, tree_map
 
 if TYPE_CHECKING:
     from .graph import InternalGraph
@@ -139,7 +139,7 @@ class Expr:
         Raises:
             GraphError: where a node belongs to another graph.
         """
-        leaves, treedef = tree_flatten((args, kwargs))
+        leaves, treedef = tree_flatten(tree_map(names.unreported, (args, kwargs)))
         inputs: list[Node] = []
         kept = []
         for leaf in leaves:
