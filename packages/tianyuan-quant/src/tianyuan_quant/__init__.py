@@ -19,7 +19,8 @@ _PUBLIC = {
     "config": (
         "QConfig", "calibration_qconfig", "easyquant_qconfig", "ema_fakequant_qconfig",
         "ema_lowbit_fakequant_qconfig", "lsq_qconfig", "min_max_fakequant_qconfig", "pact_qconfig",
-        "passive_qconfig", "per_channel_fakequant_qconfig", "static_qconfig", "tqt_qconfig",
+        "passive_qconfig", "per_channel_fakequant_qconfig", "static_qconfig",
+        "sync_ema_fakequant_qconfig", "tqt_qconfig",
     ),
     "convert": (
         "disable_fake_quant", "disable_observer", "enable_fake_quant", "enable_observer",
@@ -33,6 +34,7 @@ _PUBLIC = {
     "histogram": ("HistogramObserver", "PercentileObserver"),
     "observer": (
         "ExponentialMovingAverageObserver", "MinMaxObserver", "Observer", "PassiveObserver",
+        "SyncExponentialMovingAverageObserver", "SyncMinMaxObserver",
     ),
     "params": (
         "QParams", "QuantDtype", "QuantMode", "create_qparams", "quant_dtype",

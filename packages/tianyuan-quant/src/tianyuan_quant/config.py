@@ -12,7 +12,13 @@ from tianyuan.errors import AttrError
 
 from .fake import LSQ, PACT, TQT, FakeQuantize
 from .histogram import HistogramObserver
-from .observer import ExponentialMovingAverageObserver, MinMaxObserver, PassiveObserver
+from .observer import (
+    ExponentialMovingAverageObserver,
+    MinMaxObserver,
+    PassiveObserver,
+    SyncExponentialMovingAverageObserver,
+    SyncMinMaxObserver,
+)
 from .params import QuantMode
 
 Factory = Callable[..., Any] | None
@@ -41,6 +47,13 @@ min_max_fakequant_qconfig = QConfig(
 )
 ema_fakequant_qconfig = QConfig(
     _NARROW, partial(ExponentialMovingAverageObserver, dtype="qint8"), _FAKE_WEIGHT, _FAKE
+)
+# Observers see the values of all ranks; weights are the same on every one.
+sync_ema_fakequant_qconfig = QConfig(
+    partial(SyncMinMaxObserver, dtype="qint8_narrow"),
+    partial(SyncExponentialMovingAverageObserver, dtype="qint8"),
+    _FAKE_WEIGHT,
+    _FAKE,
 )
 ema_lowbit_fakequant_qconfig = QConfig(
     partial(MinMaxObserver, dtype="qint4"),

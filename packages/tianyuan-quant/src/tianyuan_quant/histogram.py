@@ -48,9 +48,9 @@ class HistogramObserver(Observer):
         self.low = self.high = 0.0
         self.finite = True
 
-    def sideeffect_forward(self, x: Tensor) -> None:
+    def sideeffect_forward(self, x_orig: Tensor) -> None:
         """Count the values, widening the histogram where they lie outside."""
-        values = x.numpy().reshape(-1).astype(np.float64)
+        values = x_orig.numpy().reshape(-1).astype(np.float64)
         if not values.size:
             return
         if not np.isfinite(values).all():

@@ -210,6 +210,44 @@ class ExponentialMovingAverageObserver(MinMaxObserver):
         self.runtime_momentum[...] = F.full_like(kept, self.momentum)
 
 
+class SyncMinMaxObserver(MinMaxObserver):
+    """``MinMaxObserver`` over what all ranks see; arguments as for it.
+
+    >>> import numpy as np
+    >>> observer = SyncMinMaxObserver()
+    >>> _ = observer(Tensor(np.float32([-1.0, 2.0])))
+    >>> observer.max_val.item()
+    2.0
+    """
+
+    def _extremes(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return _over_ranks(*super()._extremes(x))
+
+
+class SyncExponentialMovingAverageObserver(ExponentialMovingAverageObserver):
+    """``ExponentialMovingAverageObserver`` over what all ranks see; arguments as for it.
+
+    >>> import numpy as np
+    >>> observer = SyncExponentialMovingAverageObserver()
+    >>> _ = observer(Tensor(np.float32([-1.0, 2.0])))
+    >>> observer.min_val.item()
+    -1.0
+    """
+
+    def _extremes(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return _over_ranks(*super()._extremes(x))
+
+
+def _over_ranks(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the least and the largest of all ranks' extremes."""
+    from tianyuan import distributed
+    from tianyuan.functional.distributed import all_reduce_max, all_reduce_min
+
+    if not distributed.is_distributed():
+        return low, high
+    return all_reduce_min(low), all_reduce_max(high)
+
+
 class PassiveObserver(Observer):
     """Hold parameters that somebody sets; it watches nothing."""
 

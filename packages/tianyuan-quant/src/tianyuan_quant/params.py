@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from tianyuan import Tensor
 from tianyuan.errors import AttrError, DTypeError
+from tianyuan.functional.quantized import QuantizedDType
 from tianyuan.ops.quantized_rules import is_factor
 
 
@@ -139,6 +140,31 @@ class HostParams:
             "lower": low,
             "upper": high,
         }
+
+
+def host_params(form: Any, owner: str) -> HostParams:
+    """Return parameters as numbers: of QParams, or of a dtype that carries a scale.
+
+    Raises:
+        AttrError: naming the owner, where it is neither, or a scale is not usable.
+
+    >>> from tianyuan.functional.quantized import quint8
+    >>> host_params(quint8(0.5, 3), "conv").zero_points
+    (3,)
+    """
+    if isinstance(form, HostParams):
+        return form
+    if isinstance(form, QParams):
+        return form.host(owner)
+    if isinstance(form, QuantizedDType):
+        assert form.lower is not None
+        assert form.upper is not None
+        dtype = QuantDtype(f"q{form.storage}", form.storage, form.lower, form.upper)
+        return HostParams((form.scale,), (form.zero_point,), -1, dtype)
+    raise AttrError(
+        f"{owner}: dtype carries no scale, got {form!r}, expected QParams or one of "
+        "functional.quantized's, such as qint8(scale)"
+    )
 
 
 def create_qparams(

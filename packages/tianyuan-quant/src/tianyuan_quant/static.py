@@ -127,7 +127,7 @@ def _weight_errors(
         )
         sums.setdefault(id(part), []).append(error.mean(axis=axes, dtype=np.float64))
 
-    layers = [part for _, part in parts if isinstance(part, QATProduct) and part.folds]
+    layers = [part for _, part in parts if isinstance(part, QATProduct)]
     handles = [part.register_forward_pre_hook(look) for part in layers]
     for batch in batches:
         net(*batch)

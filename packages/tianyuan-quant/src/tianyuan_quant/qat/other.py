@@ -9,6 +9,7 @@ import tianyuan.functional as F
 import tianyuan.module as M
 from tianyuan import Tensor
 
+from ..config import QConfig
 from ..registration import register_qat
 from .module import QATModule
 
@@ -66,10 +67,16 @@ class BatchMatMulActivation(QATModule, M.BatchMatMulActivation):
     weight: Any
     bias: Any
 
+    def set_qconfig(self, qconfig: QConfig) -> None:
+        """Take observers and fake quantisers of a configuration; the weight has one scale."""
+        super().set_qconfig(qconfig)
+        if getattr(self.weight_observer, "channel_axis", None) is not None:
+            self.weight_observer.channel_axis = None  # type: ignore[union-attr]
+
     def forward(self, x: Tensor) -> Tensor:
         """Return the product, watched and fake-quantised."""
         y = F.matmul(self.apply_quant_weight(self.weight), x)
-        if self.bias is not None:
-            y = y + self.bias
+        bias = self.bias if self.training else self.apply_quant_bias(self.bias, x)
+        y = y if bias is None else y + bias
         y = F.nn.relu(y) if self.nonlinear_mode == "relu" else y
         return self.apply_quant_activation(y)

@@ -7,6 +7,8 @@ from typing import Any
 import tianyuan.functional as F
 import tianyuan.module as M
 from tianyuan import Tensor
+from tianyuan.functional.conv import plain_weight
+from tianyuan.functional.quantized import turned_weight
 
 from ..registration import register_qat
 from .module import QATModule
@@ -37,7 +39,6 @@ class QATProduct(QATModule):
     """
 
     epilogue = "identity"
-    folds = True
 
     def layer(self) -> Any:
         """Return the float module that holds weight and bias."""
@@ -63,7 +64,7 @@ class QATProduct(QATModule):
     def forward(self, inp: Tensor) -> Tensor:
         """Return what the float module does, as quantised weights and results give it."""
         norm = self.norm()
-        if norm is None or not self.folds:
+        if norm is None:
             weight = self.apply_quant_weight(self.plain_weight())
             y = self.calc(inp, weight, self._rounded(self.flat_bias(), inp))
             y = y if norm is None else norm(y)
@@ -82,7 +83,7 @@ class QATProduct(QATModule):
 
     def _rounded(self, bias: Tensor | None, inp: Tensor) -> Tensor | None:
         """Return the bias as integers will have it; those are what evaluation is about."""
-        return bias if self.training or not self.folds else self.apply_quant_bias(bias, inp)
+        return bias if self.training else self.apply_quant_bias(bias, inp)
 
     def _factor(self) -> Tensor:
         """Return what batch normalisation multiplies each output channel by."""
@@ -110,7 +111,7 @@ class QATProduct(QATModule):
     def folded(self) -> tuple[Tensor, Tensor | None]:
         """Return weight and bias with the running statistics folded in, before quantisation."""
         norm, bias = self.norm(), self.flat_bias()
-        if norm is None or not self.folds:
+        if norm is None:
             return self.plain_weight(), bias
         factor, mean = self._factor(), F.reshape(norm.running_mean, (-1,))
         shift = -mean if bias is None else bias - mean
@@ -123,10 +124,7 @@ class QATProduct(QATModule):
 class _Convolution(QATProduct):
     def plain_weight(self) -> Tensor:
         weight: Tensor = self.layer().weight
-        if weight.ndim == 5:
-            groups, outputs = weight.shape[:2]
-            weight = F.reshape(weight, (groups * outputs, *weight.shape[2:]))
-        return weight
+        return plain_weight("conv2d", weight, self.layer().groups, 4)
 
     def channels(self, values: Tensor) -> Tensor:
         return F.reshape(values, (1, -1, 1, 1))
@@ -145,13 +143,19 @@ class _LinearMap(QATProduct):
         return result
 
 
-class _Transposed(QATProduct):
-    folds = False
+class _Transposed(_Convolution):
+    """Holds the weight as the convolution of a spread input has it: output channels first."""
+
+    def plain_weight(self) -> Tensor:
+        own = self.layer()
+        weight = plain_weight("conv_transpose2d", own.weight, own.groups, 4)
+        return turned_weight("conv_transpose2d", weight, own.groups)
 
     def calc(self, inp: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         own = self.layer()
         if bias is not None:
             bias = F.reshape(bias, (1, -1, 1, 1))
+        weight = turned_weight("conv_transpose2d", weight, own.groups)  # and back again
         result: Tensor = F.nn.conv_transpose2d(
             inp, weight, bias, own.stride, own.padding, own.output_padding, own.dilation,
             own.groups,
@@ -182,7 +186,7 @@ class _WithLinear:
 
 
 class _WithTransposed:
-    conv_transpose: Any
+    conv_transpose2d: Any
     bn: Any
 
     def layer(self) -> Any:

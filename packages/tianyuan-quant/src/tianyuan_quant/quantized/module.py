@@ -11,17 +11,36 @@ from tianyuan.imperative.state import state
 from tianyuan.module import Module
 from tianyuan.op import QuantParams
 
-from ..params import HostParams
+from ..params import HostParams, host_params
 from ..watch import run_op
 
 
 class QuantizedModule(Module):
     """A module that computes with integers; it does not train."""
 
-    def __init__(self, owner: str = "") -> None:
-        super().__init__()
+    def __init__(self, owner: str = "", dtype: Any = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self._training = False
         self.owner = owner or type(self).__name__
+        self._result = None if dtype is None else host_params(dtype, self.owner)
+
+    @property
+    def result(self) -> HostParams:
+        """How the result is quantised.
+
+        Raises:
+            AttrError: naming this module, where nobody said.
+        """
+        if self._result is None:
+            raise AttrError(
+                f"{self.owner}: it is not known how its result is quantised, expected dtype="
+                "qint8(scale) or the like"
+            )
+        return self._result
+
+    @result.setter
+    def result(self, value: Any) -> None:
+        self._result = host_params(value, self.owner)
 
     @classmethod
     def from_qat_module(cls, qat_module: Any, owner: str = "") -> QuantizedModule:

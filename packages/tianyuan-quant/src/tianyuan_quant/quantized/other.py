@@ -75,8 +75,8 @@ class QuantizedSite(QuantizedModule):
     """One op between layers, in integers where it has such a form."""
 
     def __init__(self, owner: str, result: HostParams, epilogue: str) -> None:
-        super().__init__(owner)
-        self.result, self.epilogue = result, epilogue
+        super().__init__(owner, result)
+        self.epilogue = epilogue
 
     @classmethod
     def from_qat_module(cls, qat_module: Any, owner: str = "") -> QuantizedModule:
@@ -166,13 +166,24 @@ class QuantizedForward(Forward):
 
 
 @register_quantized(qat.QuantStub)
-class QuantStub(QuantizedSite):
-    """Quantise what enters a network."""
+class QuantStub(QuantizedModule):
+    """Quantise what enters a network.
+
+    Args:
+        dtype: how, such as ``functional.quantized.qint8(scale)``.
+
+    >>> from tianyuan.functional.quantized import qint8
+    >>> QuantStub(qint8(0.5))(Tensor([1.0, -2.0])).tolist()
+    [2, -4]
+    """
+
+    def __init__(self, dtype: Any = None, owner: str = "", **kwargs: Any) -> None:
+        super().__init__(owner, dtype, **kwargs)
 
     @classmethod
     def from_qat_module(cls, qat_module: Any, owner: str = "") -> QuantizedModule:
         """Return the integer form of a stub in training form."""
-        return cls(owner, qat_module.host_activation(owner), "identity")
+        return cls(qat_module.host_activation(owner), owner)
 
     def forward(self, inp: Tensor) -> Tensor:
         """Quantise floats."""
@@ -195,17 +206,27 @@ class DequantStub(QuantizedModule):
 
 @register_quantized(qat.Elemwise)
 class Elemwise(QuantizedModule):
-    """An elementwise function of quantised tensors; sums in integers, others in floats."""
+    """An elementwise function of quantised tensors; sums in integers, others in floats.
 
-    def __init__(self, owner: str, result: HostParams, method: str) -> None:
-        super().__init__(owner)
-        self.result, self.method = result, method
+    Args:
+        method: as for ``module.Elemwise``.
+        dtype: how the result is quantised.
+
+    >>> from tianyuan.functional.quantized import qint8
+    >>> x = QuantStub(qint8(0.5))(Tensor([1.0, -2.0]))
+    >>> Elemwise("add", qint8(1.0))(x, x).tolist()
+    [2, -4]
+    """
+
+    def __init__(self, method: str, dtype: Any = None, owner: str = "", **kwargs: Any) -> None:
+        super().__init__(owner, dtype, **kwargs)
+        self.method = method
         self._function = _Function(method)
 
     @classmethod
     def from_qat_module(cls, qat_module: Any, owner: str = "") -> QuantizedModule:
         """Return the integer form of a function in training form."""
-        return cls(owner, qat_module.host_activation(owner), qat_module.method)
+        return cls(qat_module.method, qat_module.host_activation(owner), owner)
 
     def forward(self, *inps: Tensor) -> Tensor:
         """Return the quantised function of the inputs."""
@@ -229,16 +250,24 @@ class _Function:
 
 @register_quantized(qat.Concat)
 class Concat(QuantizedModule):
-    """Joined quantised tensors."""
+    """Joined quantised tensors, each brought to one scale.
 
-    def __init__(self, owner: str, result: HostParams) -> None:
-        super().__init__(owner)
-        self.result = result
+    Args:
+        dtype: how the result is quantised.
+
+    >>> from tianyuan.functional.quantized import qint8
+    >>> a, b = QuantStub(qint8(0.5))(Tensor([1.0])), QuantStub(qint8(0.25))(Tensor([1.0]))
+    >>> Concat(qint8(1.0))([a, b]).tolist()
+    [1, 1]
+    """
+
+    def __init__(self, dtype: Any = None, owner: str = "", **kwargs: Any) -> None:
+        super().__init__(owner, dtype, **kwargs)
 
     @classmethod
     def from_qat_module(cls, qat_module: Any, owner: str = "") -> QuantizedModule:
         """Return the integer form of a joining in training form."""
-        return cls(owner, qat_module.host_activation(owner))
+        return cls(qat_module.host_activation(owner), owner)
 
     def forward(self, inps: Iterable[Tensor], axis: int = 0) -> Tensor:
         """Return the tensors joined along an axis."""

@@ -9,64 +9,84 @@ import tianyuan.functional as F
 from tianyuan import Tensor
 from tianyuan.errors import AttrError
 from tianyuan.functional.arguments import pair
+from tianyuan.functional.conv import plain_weight
+from tianyuan.functional.quantized import spread_input, turned_weight
 from tianyuan.op import QuantParams
 from tianyuan.ops import quantized_rules as rules
 
 from .. import qat
-from ..params import HostParams
-from ..qat.product import BOUNDS, activate
+from ..params import HostParams, host_params
+from ..qat.product import BOUNDS
 from ..registration import register_quantized
-from .module import QuantizedModule, dequantise, emit, quantise, source_of
+from .module import QuantizedModule, emit, source_of
 
 
 class QuantizedProduct(QuantizedModule):
-    """Base of layers with an int8 weight, fixed when they are made from their training form."""
+    """Base of layers with an int8 weight, given by ``fill`` or by their training form."""
 
-    channel_axis = 0
-
-    def __init__(
-        self,
-        owner: str,
-        weight: np.ndarray,
-        bias: np.ndarray | None,
-        weight_params: HostParams,
-        result: HostParams,
-        epilogue: str,
-    ) -> None:
-        super().__init__(owner)
-        self.weight = Tensor(weight_params.stored(weight), weight_params.dtype.storage)
-        self.bias_values = bias
-        self.weight_params = weight_params
-        self.result = result
-        self.epilogue = epilogue
-        self._constants = _Constants()
+    epilogue = "identity"
+    weight: Tensor | None = None
+    bias_values: np.ndarray | None = None
+    weight_params: HostParams
 
     @classmethod
     def from_qat_module(cls, qat_module: Any, owner: str = "") -> QuantizedModule:
         """Return the integer form of a layer in training form."""
-        params = qat_module.host_weight(owner)
-        weight, bias = qat_module.folded()
-        if params.dtype.storage != "int8" or any(params.zero_points):
-            raise AttrError(
-                f"{owner}: weights must be signed and symmetric, got {params.dtype.name} with "
-                f"zero point {params.zero_points[0]}"
-            )
-        found = cls(
-            owner,
-            weight.numpy(),
-            None if bias is None else bias.numpy().reshape(-1),
-            params,
-            qat_module.host_activation(owner),
-            qat_module.epilogue,
-        )
+        found = cls.__new__(cls)
+        QuantizedModule.__init__(found, owner, qat_module.host_activation(owner))
         found.take(qat_module.layer())
+        weight, bias = qat_module.folded()
+        found.store(weight.numpy(), bias, qat_module.host_weight(owner))
+        found.epilogue = qat_module.epilogue
         return found
 
     def take(self, layer: Any) -> None:
         """Take the geometry of the float layer."""
 
+    def arranged(self, weight: Tensor) -> Tensor:
+        """Return a weight of the float layer with output channels first."""
+        return weight
+
+    def fill(self, weight: Any, bias: Any, qparams: Any) -> None:
+        """Quantise and keep a float weight, shaped as the float layer has it, and a float bias.
+
+        Args:
+            weight, bias: tensors or arrays; the bias may be None.
+            qparams: how the weight is quantised: QParams, or ``qint8_narrow(scale)`` or the like;
+                scales per channel go along the output channels.
+
+        Raises:
+            AttrError: where the weight would not be signed and symmetric.
+        """
+        given = weight if isinstance(weight, Tensor) else Tensor(weight)
+        values = None if bias is None else bias if isinstance(bias, Tensor) else Tensor(bias)
+        self.store(self.arranged(given).numpy(), values, host_params(qparams, self.owner))
+
+    def store(self, weight: np.ndarray, bias: Tensor | None, params: HostParams) -> None:
+        """Quantise and keep a weight with output channels first, and a bias."""
+        if params.dtype.storage != "int8" or any(params.zero_points):
+            raise AttrError(
+                f"{self.owner}: weights must be signed and symmetric, got {params.dtype.name} "
+                f"with zero point {params.zero_points[0]}"
+            )
+        self.weight = Tensor(params.stored(weight), "int8")
+        self.bias_values = None if bias is None else bias.numpy().reshape(-1)
+        self.weight_params = params
+        self._constants = _Constants()
+
+    def stored(self) -> Tensor:
+        """Return the integers of the weight.
+
+        Raises:
+            AttrError: where there are none yet.
+        """
+        if self.weight is None:
+            raise AttrError(f"{self.owner}: it has no weight yet, see fill")
+        return self.weight
+
     def product_attrs(self, quant: QuantParams) -> dict[str, Any]:
         """Return the attributes that both products share."""
+        self.stored()
         scale = self.result.scales[0]
         factors = [quant.scales[0] * own for own in self.weight_params.scales]
         return {
@@ -82,8 +102,9 @@ class QuantizedProduct(QuantizedModule):
 
     def operands(self, x: Tensor, quant: QuantParams) -> list[Tensor]:
         """Return input, weight and, where there is one, the bias at the accumulator's scale."""
+        weight = self.stored()
         if self.bias_values is None:
-            return [x, self.weight]
+            return [x, weight]
         key = quant.scales[0]
         if key not in self._constants.bias:
             scales = np.array(self.weight_params.scales, np.float64) * key
@@ -92,7 +113,7 @@ class QuantizedProduct(QuantizedModule):
             self._constants.bias[key] = Tensor(
                 found.astype(np.int32), "int32", name=f"{self.owner}.bias"
             )
-        return [x, self.weight, self._constants.bias[key]]
+        return [x, weight, self._constants.bias[key]]
 
 
 class _Constants:
@@ -103,6 +124,30 @@ class _Constants:
 
 
 class _Convolution(QuantizedProduct):
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+        conv_mode: str = "cross_correlation",
+        compute_mode: str = "default",
+        dtype: Any = None,
+        padding_mode: str = "zeros",
+        owner: str = "",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(owner, dtype, **kwargs)
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.kernel_size = pair(self.owner, "kernel_size", kernel_size, 1)
+        self.stride, self.padding, self.dilation = stride, padding, dilation
+        self.groups, self.output_padding = int(groups), 0
+        self.conv_mode, self.padding_mode = conv_mode, padding_mode
+        self.take(self)
+
     def take(self, layer: Any) -> None:
         if layer.padding_mode != "zeros" or layer.conv_mode != "cross_correlation":
             raise AttrError(
@@ -110,12 +155,15 @@ class _Convolution(QuantizedProduct):
                 f"{layer.padding_mode!r}, conv_mode={layer.conv_mode!r}"
             )
         top, left = pair(self.owner, "padding", layer.padding)
-        self.geometry = {
+        self.geometry: dict[str, Any] = {
             "stride": pair(self.owner, "stride", layer.stride, 1),
             "padding": (top, left, top, left),
             "dilation": pair(self.owner, "dilation", layer.dilation, 1),
             "groups": int(layer.groups),
         }
+
+    def arranged(self, weight: Tensor) -> Tensor:
+        return plain_weight(self.owner, weight, self.geometry["groups"], 4)
 
     def forward(self, inp: Tensor) -> Tensor:
         """Return the quantised convolution of quantised images."""
@@ -126,7 +174,59 @@ class _Convolution(QuantizedProduct):
         )  # fmt: skip
 
 
+class _Transposed(_Convolution):
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+        bias: bool = True,
+        conv_mode: str = "cross_correlation",
+        compute_mode: str = "default",
+        dtype: Any = None,
+        owner: str = "",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            in_channels, out_channels, kernel_size, stride, padding, dilation, groups, conv_mode,
+            compute_mode, dtype, owner=owner, **kwargs,
+        )  # fmt: skip
+        self.output_padding = output_padding
+        self.take(self)
+
+    def take(self, layer: Any) -> None:
+        super().take(layer)
+        own = self.geometry
+        self.places = (
+            own["stride"], own["padding"][:2], own["dilation"],
+            pair(self.owner, "output_padding", layer.output_padding),
+        )  # fmt: skip
+
+    def arranged(self, weight: Tensor) -> Tensor:
+        plain = plain_weight(self.owner, weight, self.geometry["groups"], 4)
+        return turned_weight(self.owner, plain, self.geometry["groups"])
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """Return the quantised transposed convolution, that of a spread input."""
+        quant, x = self.quantised(inp), source_of(inp)
+        window = self.stored().shape[2:]
+        spread, margins = spread_input(self.owner, x, quant, window, self.places)
+        return emit(
+            "conv2d_quantized", *self.operands(spread, quant), stride=(1, 1), padding=margins,
+            dilation=self.geometry["dilation"], groups=self.geometry["groups"],
+            **self.product_attrs(quant),
+        )  # fmt: skip
+
+
 class _LinearMap(QuantizedProduct):
+    def __init__(self, dtype: Any = None, owner: str = "", **kwargs: Any) -> None:
+        super().__init__(owner, dtype, **kwargs)
+
     def forward(self, inp: Tensor) -> Tensor:
         """Return the quantised product of quantised rows with the weight."""
         quant, x = self.quantised(inp), source_of(inp)
@@ -140,119 +240,162 @@ class _LinearMap(QuantizedProduct):
         return y if lead else y.reshape(y.shape[-1])
 
 
-class _Island(QuantizedModule):
-    """Keeps an int8 weight, computes in floats, and quantises the result."""
+@register_quantized(qat.BatchMatMulActivation)
+class BatchMatMulActivation(QuantizedProduct):
+    """One matrix for each item of a batch, in integers; one scale for all of them.
 
-    def __init__(self, owner: str, module: Any, weight: HostParams, result: HostParams) -> None:
-        super().__init__(owner)
-        self.weight_params, self.result = weight, result
-        layer = module.layer() if hasattr(module, "layer") else module
-        self.weight = Tensor(weight.stored(layer.weight.numpy()), weight.dtype.storage)
-        self._parts = _Parts(module)
+    Args:
+        batch, in_features, out_features, bias, nonlinear_mode: as for the float module.
+        dtype: how the result is quantised.
+
+    >>> from tianyuan.functional.quantized import qint8
+    >>> from .other import QuantStub
+    >>> layer = BatchMatMulActivation(1, 2, 1, dtype=qint8(0.5))
+    >>> layer.fill([[[1.0, 2.0]]], [[1.0]], qint8(0.25))
+    >>> layer(QuantStub(qint8(0.5))(Tensor([[[1.0], [3.0]]]))).tolist()
+    [[[16]]]
+    """
+
+    def __init__(
+        self,
+        batch: int,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        nonlinear_mode: str = "identity",
+        dtype: Any = None,
+        owner: str = "",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(owner, dtype, **kwargs)
+        self.batch, self.in_features, self.out_features = batch, in_features, out_features
+        self.epilogue = nonlinear_mode.lower()
 
     @classmethod
     def from_qat_module(cls, qat_module: Any, owner: str = "") -> QuantizedModule:
         """Return the integer form of a layer in training form."""
-        return cls(
-            owner, qat_module, qat_module.host_weight(owner), qat_module.host_activation(owner)
-        )
-
-    def float_weight(self) -> Tensor:
-        """Return the numbers that the weight stands for."""
-        own = self.weight_params
-        return emit(
-            "dequantize", self.weight, scales=own.scales, zero_points=own.zero_points, axis=own.axis
-        )
-
-
-class _Parts:
-    """The module in training form, which is no part of the network any more."""
-
-    def __init__(self, module: Any) -> None:
-        self.module = module
-
-
-class _Transposed(_Island):
-    def forward(self, inp: Tensor) -> Tensor:
-        """Return the quantised transposed convolution."""
-        module = self._parts.module
-        self.quantised(inp)
-        y = module.calc(dequantise(source_of(inp)), self.float_weight(), module.flat_bias())
-        norm = module.norm()
-        if norm is not None:
-            y = norm(y)
-        return quantise(activate(y, module.epilogue), self.result)
-
-
-@register_quantized(qat.BatchMatMulActivation)
-class BatchMatMulActivation(_Island):
-    """``BatchMatMulActivation`` with an int8 weight, computed in floats."""
+        found = cls(
+            qat_module.batch, qat_module.in_features, qat_module.out_features,
+            qat_module.bias is not None, qat_module.nonlinear_mode,
+            qat_module.host_activation(owner), owner,
+        )  # fmt: skip
+        found.fill(qat_module.weight, qat_module.bias, qat_module.host_weight(owner))
+        return found
 
     def forward(self, inp: Tensor) -> Tensor:
-        """Return the quantised product."""
-        module = self._parts.module
-        self.quantised(inp)
-        y: Tensor = F.matmul(self.float_weight(), dequantise(source_of(inp)))
-        y = y if module.bias is None else y + module.bias
-        relu = module.nonlinear_mode == "relu"
-        return quantise(activate(y, "relu" if relu else "identity"), self.result)
+        """Map quantised (batch, in_features, n) to (batch, out_features, n)."""
+        quant, x = self.quantised(inp), source_of(inp)
+        # Channels of a product are its columns, so the transposed product is computed.
+        y = emit(
+            "matmul_quantized", *self.operands(x, quant), transpose_a=True, transpose_b=True,
+            **self.product_attrs(quant),
+        )  # fmt: skip
+        result: Tensor = F.transpose(y, (0, 2, 1))
+        return result
 
 
 @register_quantized(qat.Conv2d)
 class Conv2d(_Convolution):
-    """``Conv2d`` in integers."""
+    """``Conv2d`` in integers.
+
+    Args:
+        dtype: how the result is quantised, such as ``functional.quantized.qint8(scale)``.
+        others: as for ``module.Conv2d``; only zeros pad. There is a bias if ``fill`` gives one.
+
+    >>> from tianyuan.functional.quantized import qint8
+    >>> from .other import QuantStub
+    >>> layer = Conv2d(1, 1, 1, dtype=qint8(0.5))
+    >>> layer.fill([[[[2.0]]]], [1.0], qint8(0.25))
+    >>> layer(QuantStub(qint8(0.5))(Tensor([[[[1.0, 3.0]]]]))).tolist()
+    [[[[6, 14]]]]
+    """
 
 
 @register_quantized(qat.ConvRelu2d)
 class ConvRelu2d(_Convolution):
-    """``ConvRelu2d`` in integers."""
+    """``ConvRelu2d`` in integers; arguments as for ``Conv2d``."""
+
+    epilogue = "relu"
 
 
 @register_quantized(qat.ConvBn2d)
 class ConvBn2d(_Convolution):
-    """``ConvBn2d`` in integers, the normalisation folded in."""
+    """``ConvBn2d`` in integers, the normalisation folded in; arguments as for ``Conv2d``."""
 
 
 @register_quantized(qat.ConvBnRelu2d)
 class ConvBnRelu2d(_Convolution):
-    """``ConvBnRelu2d`` in integers, the normalisation folded in."""
+    """``ConvBnRelu2d`` in integers, the normalisation folded in; arguments as for ``Conv2d``."""
+
+    epilogue = "relu"
 
 
 @register_quantized(qat.Linear)
 class Linear(_LinearMap):
-    """``Linear`` in integers."""
+    """``Linear`` in integers.
+
+    Args:
+        dtype: how the result is quantised, such as ``functional.quantized.qint8(scale)``.
+
+    >>> from tianyuan.functional.quantized import qint8
+    >>> from .other import QuantStub
+    >>> layer = Linear(qint8(0.5))
+    >>> layer.fill([[2.0, -1.0]], None, qint8(0.25))
+    >>> layer(QuantStub(qint8(0.5))(Tensor([[1.0, 3.0]]))).tolist()
+    [[-2]]
+    """
 
 
 @register_quantized(qat.LinearRelu)
 class LinearRelu(_LinearMap):
-    """``LinearRelu`` in integers."""
+    """``LinearRelu`` in integers; arguments as for ``Linear``."""
+
+    epilogue = "relu"
 
 
 @register_quantized(qat.LinearBn1d)
 class LinearBn1d(_LinearMap):
-    """``LinearBn1d`` in integers, the normalisation folded in."""
+    """``LinearBn1d`` in integers, the normalisation folded in; arguments as for ``Linear``."""
 
 
 @register_quantized(qat.LinearBnRelu1d)
 class LinearBnRelu1d(_LinearMap):
-    """``LinearBnRelu1d`` in integers, the normalisation folded in."""
+    """``LinearBnRelu1d`` in integers, the normalisation folded in; as ``Linear``."""
+
+    epilogue = "relu"
 
 
 @register_quantized(qat.ConvTranspose2d)
 class ConvTranspose2d(_Transposed):
-    """``ConvTranspose2d`` with an int8 weight, computed in floats."""
+    """``ConvTranspose2d`` in integers, exactly: a convolution of the spread input.
+
+    Args:
+        dtype: how the result is quantised, such as ``functional.quantized.qint8(scale)``.
+        others: as for ``module.ConvTranspose2d``.
+
+    >>> from tianyuan.functional.quantized import qint8
+    >>> from .other import QuantStub
+    >>> layer = ConvTranspose2d(1, 1, (1, 2), (1, 2), dtype=qint8(0.5))
+    >>> layer.fill([[[[1.0, 2.0]]]], None, qint8(0.25))
+    >>> layer(QuantStub(qint8(0.5))(Tensor([[[[1.0, 3.0]]]]))).tolist()
+    [[[[2, 4, 6, 12]]]]
+    """
 
 
 @register_quantized(qat.ConvTransposeRelu2d)
 class ConvTransposeRelu2d(_Transposed):
-    """``ConvTransposeRelu2d`` with an int8 weight, computed in floats."""
+    """``ConvTransposeRelu2d`` in integers; arguments as for ``ConvTranspose2d``."""
+
+    epilogue = "relu"
 
 
 @register_quantized(qat.ConvTransposeBn2d)
 class ConvTransposeBn2d(_Transposed):
-    """``ConvTransposeBn2d`` with an int8 weight, computed in floats."""
+    """``ConvTransposeBn2d`` in integers, the normalisation folded in; as ``ConvTranspose2d``."""
 
 
 @register_quantized(qat.ConvTransposeBnRelu2d)
 class ConvTransposeBnRelu2d(_Transposed):
-    """``ConvTransposeBnRelu2d`` with an int8 weight, computed in floats."""
+    """``ConvTransposeBnRelu2d`` in integers, the normalisation folded in."""
+
+    epilogue = "relu"
