@@ -274,7 +274,7 @@ def test_any_part_of_a_file_may_be_missing_or_of_another_kind(lenet, image, tmp_
                 spoil(node[at])
 
     refused = 0
-    for _ in range(150):
+    for _ in range(80):
         graph = copy.deepcopy(container.graph)
         spoil(graph["root"])
         write_container(path, tensors, graph)
@@ -284,7 +284,7 @@ def test_any_part_of_a_file_may_be_missing_or_of_another_kind(lenet, image, tmp_
             refused += 1
         else:
             assert not isinstance(found, dict)
-    assert refused > 40
+    assert refused > 20
 
 
 def test_loaders_bring_old_files_up_to_date(tmp_path):

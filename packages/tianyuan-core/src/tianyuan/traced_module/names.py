@@ -124,7 +124,7 @@ def wrap(func: Callable[..., Any]) -> Callable[..., Any]:
     name = f"{func.__module__}.{func.__qualname__}"
     if name in _OURS and _functions[name] is not func:
         # Named after one of ours by functools.wraps: its own name tells them apart.
-        name = f"{func.__globals__['__name__']}.{func.__code__.co_name}"  # type: ignore[attr-defined]
+        name = f"{func.__globals__['__name__']}.{func.__code__.co_name}"
     _register_function(name, func)
     return func
 

@@ -108,7 +108,17 @@ class BasePass(ABC):
 
 
 class ForwardPass(BasePass):
-    """A pass that goes from inputs to outputs."""
+    """A pass that goes from inputs to outputs.
+
+    >>> class Names(ForwardPass):
+    ...     def run_transform(self, expr):
+    ...         print(type(expr).__name__)
+    >>> import tianyuan as ty, tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> _ = Names()(trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0])))
+    GetAttr
+    CallMethod
+    """
 
     def order(self, exprs: list[Expr]) -> list[Expr]:
         """Return the expressions as they stand."""
@@ -116,7 +126,17 @@ class ForwardPass(BasePass):
 
 
 class BackwardPass(BasePass):
-    """A pass that goes from outputs to inputs."""
+    """A pass that goes from outputs to inputs.
+
+    >>> class Names(BackwardPass):
+    ...     def run_transform(self, expr):
+    ...         print(type(expr).__name__)
+    >>> import tianyuan as ty, tianyuan.module as M
+    >>> from tianyuan.traced_module import trace_module
+    >>> _ = Names()(trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0])))
+    CallMethod
+    GetAttr
+    """
 
     def order(self, exprs: list[Expr]) -> list[Expr]:
         """Return the expressions from the last to the first."""
