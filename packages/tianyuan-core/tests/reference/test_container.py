@@ -405,3 +405,20 @@ def test_damage_behind_the_digest(tmp_path: Path, peak: Callable[[], int]) -> No
             outcomes.add("refused")
     assert outcomes == {"read", "refused"}
     assert peak() < 4_000_000
+
+
+def test_spared_memory_is_read_again(tmp_path: Path) -> None:
+    arrays = {
+        "large": np.arange(50_000, dtype=np.float32),
+        "small": np.arange(3, dtype=np.int8),
+        "empty": np.zeros((0, 4), np.float32),
+    }
+    path = tmp_path / "net.tym"
+    write_container(path, arrays, {})
+    opened = read_container(path)
+    views = {name: opened.tensor(name) for name in arrays}
+    for name in arrays:
+        opened.spare(name)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(views[name], array)
+        np.testing.assert_array_equal(opened.tensor(name), array)

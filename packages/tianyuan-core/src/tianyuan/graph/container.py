@@ -122,6 +122,14 @@ class Container:
         flat = np.frombuffer(self._buffer, entry.dtype, count, entry.start)
         return flat.reshape(entry.shape)
 
+    def spare(self, name: str) -> None:
+        """Give back the memory of a mapped tensor's whole pages; reading it brings them again."""
+        entry = self._entries[name]
+        start = -(-entry.start // mmap.PAGESIZE) * mmap.PAGESIZE
+        length = entry.stop // mmap.PAGESIZE * mmap.PAGESIZE - start
+        if isinstance(self._buffer, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED") and length > 0:
+            self._buffer.madvise(mmap.MADV_DONTNEED, start, length)
+
 
 def _fail(path: str, what: str, got: object, expected: object) -> NoReturn:
     shown = str(got)

@@ -20,22 +20,38 @@ class Constant:
     Programs of one model share constants, so each form is made once.
     """
 
-    __slots__ = ("name", "spec", "_array", "_read", "packed")
+    __slots__ = ("name", "spec", "_array", "_read", "_spare", "packed")
 
     def __init__(self, array: np.ndarray, name: str = "") -> None:
         self.name = name
         self.spec = TensorSpec(array.shape, array.dtype)
         self._array: np.ndarray | None = array
         self._read: Callable[[], np.ndarray] | None = None
+        self._spare: Callable[[], None] | None = None
         self.packed: dict[Any, Constant] = {}
 
     @classmethod
-    def lazy(cls, spec: TensorSpec, name: str, read: Callable[[], np.ndarray]) -> Constant:
-        """Return a constant whose data ``read()`` gives when it is first needed."""
+    def lazy(
+        cls,
+        spec: TensorSpec,
+        name: str,
+        read: Callable[[], np.ndarray],
+        spare: Callable[[], None] | None = None,
+    ) -> Constant:
+        """Return a constant whose data ``read()`` gives when it is first needed.
+
+        ``spare()`` lets go of memory that can be read again.
+        """
         constant = cls.__new__(cls)
         constant.name, constant.spec = name, spec
-        constant._array, constant._read, constant.packed = None, read, {}
+        constant._array, constant._read, constant._spare = None, read, spare
+        constant.packed = {}
         return constant
+
+    def spare(self) -> None:
+        """Say that the data was packed, and is not likely to be read again."""
+        if self._spare is not None:
+            self._spare()
 
     @property
     def array(self) -> np.ndarray:

@@ -86,6 +86,7 @@ def packed(constant: Constant, source: str, target: str) -> Constant:
     if key not in constant.packed:
         array = registry.get_layout(target).pack(constant.array)
         constant.packed[key] = Constant(np.ascontiguousarray(array), constant.name)
+        constant.spare()
     return constant.packed[key]
 
 

@@ -60,6 +60,14 @@ class Model:
         input_specs: name -> TensorSpec of every input; symbols stand for dynamic dimensions.
         output_specs: name -> TensorSpec of every output.
         backend: name of the backend that was asked for, or None.
+
+    >>> import tianyuan as ty
+    >>> double = ty.jit.trace(lambda x: x * 2)
+    >>> double(ty.Tensor([1.0, 2.0])).numpy()
+    array([2., 4.], dtype=float32)
+    >>> written = double.dump("double.tym", arg_names=["x"])
+    >>> ty.jit.load("double.tym").input_specs["x"].shape
+    (2,)
     """
 
     def __init__(
@@ -227,6 +235,14 @@ def load(
         ModelFormatError: where it is damaged, or newer than this core.
         BackendError: where the backend is not there; the message says why.
         DeviceError: where no backend serves the device.
+
+    >>> import tianyuan as ty
+    >>> double = ty.jit.trace(lambda x: x * 2)
+    >>> double(ty.Tensor([1.0])).item()
+    2.0
+    >>> written = double.dump("double.tym")
+    >>> load("double.tym")(np.array([3.0], "float32"))
+    array([6.], dtype=float32)
     """
     registry.get_device_spec(parse_device(device))
     if parse_device(device) != "cpu":
@@ -277,7 +293,7 @@ def _constant(container: Container, name: str) -> Constant:
             f"model file {container.path}: graph names a tensor that is not there, got {name!r}"
         ) from None
     spec = TensorSpec(entry.shape, entry.dtype)
-    return Constant.lazy(spec, name, lambda: container.tensor(name))
+    return Constant.lazy(spec, name, lambda: container.tensor(name), lambda: container.spare(name))
 
 
 def _why_missing(backend: str) -> str:
