@@ -29,7 +29,11 @@ _HEADER = struct.Struct("<IIIHH")
 
 
 def get_include() -> str:
-    """Return the folder that holds ``tianyuan/abi.h`` and the C++ runtime."""
+    """Return the folder that holds ``tianyuan/abi.h`` and the C++ runtime.
+
+    >>> (Path(get_include()) / "tianyuan" / "abi.h").exists()
+    True
+    """
     return str(Path(__file__).parent / "include")
 
 
@@ -43,6 +47,11 @@ def encode_attrs(op: Op, attrs: Any, n_inputs: int, n_outputs: int) -> bytes:
 
     Raises:
         AttrError: where a number does not fit 64 bits.
+
+    >>> from tianyuan.op import NO_ATTRS
+    >>> from tianyuan.registry import get_op
+    >>> len(encode_attrs(get_op("exp"), NO_ATTRS, 1, 1))  # no more than the head
+    16
     """
     try:
         return _encode(op, attrs, n_inputs, n_outputs)

@@ -39,7 +39,14 @@ class KernelError(TianyuanError, RuntimeError):
 
 
 class TraceError(TianyuanError, RuntimeError):
-    """Raise where a traced function does what a graph cannot hold."""
+    """Raise where a traced function does what a graph cannot hold.
+
+    >>> import tianyuan as ty
+    >>> traced = ty.jit.trace(lambda x: x.item())
+    >>> traced(ty.Tensor(1.0))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    tianyuan.errors.TraceError: ...
+    """
 
 
 class GraphError(TianyuanError, RuntimeError):

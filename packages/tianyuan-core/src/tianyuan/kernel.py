@@ -19,7 +19,15 @@ SAME = "same"  # any one layout, shared by all inputs and outputs of the full sh
 
 @record()
 class Call:
-    """All that a kernel may know when it is asked whether it serves: never data."""
+    """All that a kernel may know when it is asked whether it serves: never data.
+
+    >>> import numpy as np
+    >>> from tianyuan.op import NO_ATTRS, TensorSpec
+    >>> from tianyuan.registry import get_op
+    >>> spec = TensorSpec((2, 3), np.dtype("float32"))
+    >>> Call(get_op("exp"), (spec,), (spec,), NO_ATTRS).inputs[0].shape
+    (2, 3)
+    """
 
     op: Op
     inputs: Specs
@@ -39,6 +47,9 @@ class Layouts:
 
     Use ``Layouts(("nchw16c", "oihw16i16o", "plain", "nchw16c"), ("nchw16c",))``, or
     ``Layouts((SAME,), (SAME,))`` for a kernel that walks memory flat.
+
+    >>> Layouts(("nchw16c", PLAIN)).of_input(5)
+    'plain'
     """
 
     inputs: tuple[str, ...] = (PLAIN,)
@@ -67,7 +78,15 @@ def _no_workspace(call: Call) -> int:
 
 
 def bytes_cost(call: Call, bytes_per_second: float = 1e9) -> float:
-    """Estimate seconds for a kernel that is bound by the memory it touches."""
+    """Estimate seconds for a kernel that is bound by the memory it touches.
+
+    >>> import numpy as np
+    >>> from tianyuan.op import NO_ATTRS, TensorSpec
+    >>> from tianyuan.registry import get_op
+    >>> spec = TensorSpec((250,), np.dtype("float32"))
+    >>> bytes_cost(Call(get_op("exp"), (spec,), (spec,), NO_ATTRS), bytes_per_second=1000)
+    2.0
+    """
     return sum(spec.nbytes for spec in (*call.inputs, *call.outputs)) / bytes_per_second
 
 
@@ -83,7 +102,11 @@ PythonRun = Callable[
 
 @record()
 class CFunction:
-    """The address of a ``ty_run``, and whatever must stay alive for it."""
+    """The address of a ``ty_run``, and whatever must stay alive for it.
+
+    >>> CFunction(4096)
+    CFunction(address=4096)
+    """
 
     address: int
     owner: Any = field(default=None, compare=False, repr=False)
@@ -111,6 +134,11 @@ class Kernel:
             more than summing in another order does, as Winograd's; None for all others.
         is_reference: set for references only, which are the last resort.
         backend: filled in by the registry: which plugin brought it.
+
+    >>> def exp(ctx, inputs, outputs, attrs, workspace):
+    ...     np.exp(inputs[0], out=outputs[0])
+    >>> Kernel("exp_f32__any_numpy", "exp", exp, dtypes=("float32",))
+    Kernel(exp_f32__any_numpy)
     """
 
     name: str
@@ -150,6 +178,13 @@ class Layout:
         trailing: extents that the last axes of the logical shape must have, as (3, 3).
         exact: whether the elements are the value's own; False where they are transformed, so that
             ``unpack`` only comes close to what was packed.
+
+    >>> columns = Layout(
+    ...     "columns", 2, extents=lambda shape: shape[::-1],
+    ...     pack=lambda x: np.ascontiguousarray(x.T), unpack=lambda packed, shape: packed.T,
+    ... )
+    >>> columns.extents((2, 3)), columns.pack(np.zeros((2, 3))).shape
+    ((3, 2), (3, 2))
     """
 
     name: str
@@ -172,6 +207,9 @@ class DeviceSpec:
         is_host: whether its tensors are numpy arrays.
         empty: makes uninitialised storage; only for devices that are not the host.
         to_device, to_host: copies between numpy arrays and the device's own storage.
+
+    >>> DeviceSpec("toy", count=lambda: 2).count()
+    2
     """
 
     kind: str

@@ -33,7 +33,11 @@ class QuantParams:
 
 @record(eq=False)
 class TensorSpec:
-    """What inference knows of a value: logical shape, dtype, device, quantisation parameters."""
+    """What inference knows of a value: logical shape, dtype, device, quantisation parameters.
+
+    >>> TensorSpec((2, 3), np.dtype("float32")).nbytes
+    24
+    """
 
     shape: shapes.Shape
     dtype: np.dtype
@@ -159,6 +163,12 @@ class Op:
             and indexing take them anyway.
         pure: False for an effect, which passes must neither drop, merge nor reorder.
         family: ``elementwise``, ``reduction``, ``movement`` …: what passes go by.
+
+    >>> def double(inputs, attrs):
+    ...     return (inputs[0] * 2,)
+    >>> op = Op("double", infer=lambda specs, attrs: specs, reference=double)
+    >>> op, op.n_inputs
+    (Op(double), 1)
     """
 
     name: str

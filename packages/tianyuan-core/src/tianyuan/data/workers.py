@@ -48,6 +48,10 @@ class WorkerInfo:
         worker: how many workers there are.
         seed: what this worker's ``numpy.random`` and ``random`` were seeded with.
         dataset: this worker's copy of the dataset.
+
+    >>> info = WorkerInfo(idx=1, worker=2, seed=7, dataset=[10, 11, 12, 13])
+    >>> info.dataset[info.idx :: info.worker]
+    [11, 13]
     """
 
     idx: int

@@ -34,6 +34,12 @@ def group_end() -> None:
 
     Raises:
         DistributedError: where none was begun.
+
+    Example::
+
+        >>> group_end()
+        Traceback (most recent call last):
+        tianyuan.errors.DistributedError: group_end: no run is open, expected group_start before
     """
     if not _open.depth:
         raise DistributedError("group_end: no run is open, expected group_start before")

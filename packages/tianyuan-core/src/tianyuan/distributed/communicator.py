@@ -28,6 +28,15 @@ class World:
         client: the key-value server that all ranks share.
         timeout: seconds after which a silent rank counts as lost.
         shared: what all groups of this process share, by name; each has ``close()``.
+
+    Example::
+
+        >>> from tianyuan.distributed import Server
+        >>> server = Server()
+        >>> client = Client("localhost", server.py_server_port)
+        >>> World(0, 2, "localhost", client, timeout=60.0).size
+        2
+        >>> server.close()
     """
 
     rank: int
@@ -48,6 +57,11 @@ class Communicator(ABC):
         ranks: the group, by rank among all processes.
         position: this process's place in ``ranks``; roots and peers are places too.
         world: the process it works in.
+
+    Example::
+
+        >>> sorted(Communicator.__abstractmethods__)[:3]  # what a subclass defines
+        ['all_gather', 'all_reduce', 'all_to_all']
     """
 
     devices: tuple[str, ...] = ("cpu",)

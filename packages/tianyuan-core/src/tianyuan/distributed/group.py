@@ -31,6 +31,12 @@ class StaticData:
     Attributes:
         hosts: name of each rank's machine.
         communicators: those that are open, by name and ranks.
+
+    Example::
+
+        >>> from dataclasses import fields
+        >>> [entry.name for entry in fields(StaticData)][:2]
+        ['client', 'master_ip']
     """
 
     client: Client
@@ -341,24 +347,57 @@ def get_backend() -> str:
 
 
 def get_local_device_id() -> int:
-    """Return the number of this rank's device on its machine."""
+    """Return the number of this rank's device on its machine.
+
+    Example::
+
+        >>> from tianyuan.distributed import launcher
+        >>> launcher(get_local_device_id, n_gpus=2)()
+        [0, 1]
+    """
     return _started("get_local_device_id").device
 
 
 def get_py_server_addr() -> tuple[str, int]:
-    """Return address and port of the key-value server."""
+    """Return address and port of the key-value server.
+
+    Example::
+
+        >>> from tianyuan.distributed import launcher
+        >>> launcher(lambda: get_py_server_addr()[0], n_gpus=2)()
+        ['localhost', 'localhost']
+    """
     data = _started("get_py_server_addr")
     return data.master_ip, data.py_server_port
 
 
 def get_mm_server_addr() -> tuple[str, int]:
-    """Return address and port of the server that exchanges addresses."""
+    """Return address and port of the server that exchanges addresses.
+
+    Example::
+
+        >>> from tianyuan.distributed import launcher
+        >>> launcher(lambda: get_mm_server_addr() == get_py_server_addr(), n_gpus=2)()
+        [True, True]
+    """
     data = _started("get_mm_server_addr")
     return data.master_ip, data.mm_server_port
 
 
 def get_client() -> Client:
-    """Return this rank's side of the key-value server."""
+    """Return this rank's side of the key-value server.
+
+    Example::
+
+        >>> from tianyuan.distributed import launcher
+        >>> @launcher(n_gpus=2)
+        ... def work():
+        ...     if get_rank() == 0:
+        ...         get_client().user_set("lr", 0.5)
+        ...     return get_client().user_get("lr")
+        >>> work()
+        [0.5, 0.5]
+    """
     return _started("get_client").client
 
 

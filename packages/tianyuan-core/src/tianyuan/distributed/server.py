@@ -192,7 +192,14 @@ class Methods:
 
 
 class ThreadXMLRPCServer(ThreadingMixIn, SimpleXMLRPCServer):
-    """An XML-RPC server that answers each call in a thread, since calls may wait."""
+    """An XML-RPC server that answers each call in a thread, since calls may wait.
+
+    Example::
+
+        >>> with ThreadXMLRPCServer(("127.0.0.1", 0)) as server:
+        ...     server.server_address[0]
+        '127.0.0.1'
+    """
 
     daemon_threads = True
     block_on_close = False
@@ -390,7 +397,17 @@ class Client:
 
 
 def main(port: int = 0, verbose: bool = True) -> None:
-    """Serve in the foreground until interrupted, on all interfaces."""
+    """Serve in the foreground until interrupted, on all interfaces.
+
+    Example::
+
+        >>> from multiprocessing import get_context
+        >>> process = get_context("spawn").Process(target=main, args=(0, False))
+        >>> process.start()
+        >>> process.is_alive()
+        True
+        >>> process.terminate(); process.join()
+    """
     server, _ = make_server(port, "", verbose)
     if verbose:
         print(f"serving on port {server.server_address[1]}", flush=True)

@@ -26,6 +26,11 @@ def load(source: Any, *, max_bytes: int = LIMIT) -> OnnxModule:
         FileNotFoundError: where there is no such file.
         ModelFormatError: where it is damaged or uses what cannot be imported; all operators that
             are not known are named at once, with their nodes.
+
+    >>> import tianyuan as ty
+    >>> export(lambda x: x * 2, "double.onnx", ty.Tensor([1.0]))
+    >>> load("double.onnx")(ty.Tensor([3.0])).item()
+    6.0
     """
     with opened(source) as (model, tensors):
         return OnnxModule(build(model, tensors), max_bytes)

@@ -40,6 +40,12 @@ def load_model(module: OnnxModule, backend: str | None, threads: int | None) -> 
     otherwise a graph is made for each combination of sizes that is met, and of the values of small
     inputs that decide sizes. A model whose shapes depend on other data runs eagerly, which a
     warning says.
+
+    >>> import numpy as np, tianyuan as ty
+    >>> ty.onnx.export(lambda x: x * 2, "double.onnx", ty.Tensor([1.0]))
+    >>> model = load_model(ty.onnx.load("double.onnx"), backend=None, threads=None)
+    >>> model(np.array([3.0], "float32"))
+    array([6.], dtype=float32)
     """
     if not all(_is_plain(info.dtype) for info in (*module.inputs, *module.outputs)):
         return EagerModel(module, backend, threads, "its inputs or outputs are no plain tensors")

@@ -40,6 +40,11 @@ class OnnxModule(Module):
     Attributes:
         inputs, outputs: what the file says of them.
         weights: parameters and buffers by the names of the file's initialisers.
+
+    >>> import tianyuan as ty, tianyuan.module as M
+    >>> ty.onnx.export(M.Linear(3, 2), "net.onnx", ty.Tensor([[1.0, 2.0, 3.0]]))
+    >>> {name: w.shape for name, w in sorted(ty.onnx.load("net.onnx").weights.items())}
+    {'bias': (2,), 'weight': (2, 3)}
     """
 
     def __init__(self, model: Imported, limit: int) -> None:

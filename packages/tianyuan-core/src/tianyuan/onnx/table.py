@@ -116,7 +116,11 @@ class Supported:
 
 
 def supported() -> list[Supported]:
-    """Return all operators that can be imported, sorted."""
+    """Return all operators that can be imported, sorted.
+
+    >>> [row.domain for row in supported() if row.name == "Conv"]
+    ['ai.onnx']
+    """
     rows = []
     for (domain, name), entries in OPERATORS.items():
         first = min(entry.since for entry in entries)

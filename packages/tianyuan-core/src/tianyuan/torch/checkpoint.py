@@ -41,6 +41,11 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Any:
         FileNotFoundError, IsADirectoryError: where there is no such file.
         ModelFormatError: where the file is damaged, claims absurd sizes, or its pickle names
             anything but tensors and arrays; nothing that it names is ever imported or called.
+
+    >>> from safetensors.numpy import save_file
+    >>> save_file({"weight": np.array([1.0, 2.0])}, "net.safetensors")
+    >>> read_checkpoint("net.safetensors")
+    {'weight': array([1., 2.])}
     """
     title = f"checkpoint {os.fspath(path)}"
     with open(path, "rb") as file:
@@ -71,6 +76,12 @@ def load_checkpoint(path: str | os.PathLike[str], key: str | None = None) -> dic
     Raises:
         FileNotFoundError, IsADirectoryError: where there is no such file.
         ModelFormatError: where the file cannot be read, or holds no state dict there.
+
+    >>> import pickle
+    >>> with open("net.pkl", "wb") as file:
+    ...     pickle.dump({"epoch": 3, "model": {"weight": np.array([1.0, 2.0])}}, file)
+    >>> load_checkpoint("net.pkl", key="model")
+    {'weight': array([1., 2.])}
     """
     title = f"checkpoint {os.fspath(path)}"
     value = read_checkpoint(path)

@@ -43,6 +43,9 @@ def to_torch(state_dict: Any) -> Any:
     Raises:
         BackendError: where torch is not installed.
         TypeError: for anything else, with its name.
+
+    >>> to_torch({"weight": np.array([1.0, 2.0])})
+    {'weight': tensor([1., 2.], dtype=torch.float64)}
     """
     if isinstance(state_dict, Mapping):
         return type(state_dict)(
@@ -71,6 +74,10 @@ def from_torch(value: Any) -> np.ndarray:
     """Return a numpy array that shares memory with a torch tensor on the CPU, bfloat16 included.
 
     A tensor on another device is copied to the host first.
+
+    >>> import torch
+    >>> from_torch(torch.tensor([1.0, 2.0]))
+    array([1., 2.], dtype=float32)
     """
     torch = torch_module()
     host = value.detach().cpu()

@@ -62,6 +62,13 @@ def load_into(
         StateDictError: names everything missing, unexpected and of another shape; nothing has been
             changed then.
         ModelFormatError: where the file cannot be read.
+
+    >>> import tianyuan as ty, tianyuan.module as M
+    >>> net = M.Linear(1, 1)
+    >>> load_into(net, {"weight": np.array([[2.0]]), "bias": np.array([1.0])})
+    ([], [])
+    >>> net(ty.Tensor([[3.0]])).item()
+    7.0
     """
     if isinstance(checkpoint, (str, os.PathLike)):
         given: Mapping[str, Any] = load_checkpoint(checkpoint, key)

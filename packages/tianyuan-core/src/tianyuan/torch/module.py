@@ -29,6 +29,11 @@ class TorchModule(Module):
 
     In training, batch normalisation uses the batch's statistics and moves the running ones, and
     dropout drops, if they did so when the module was exported; after ``eval()`` they do not.
+
+    >>> import torch, tianyuan as ty
+    >>> net = from_module(torch.nn.Linear(3, 2), (torch.ones(4, 3),))
+    >>> type(net).__name__, net.weight.shape
+    ('TorchModule', (2, 3))
     """
 
     def __init__(self, exported: Exported) -> None:
@@ -100,6 +105,11 @@ def from_module(
         TraceError: where ``torch.export`` refuses the module.
         GraphError: names every ATen operator that has no counterpart.
         UnsupportedError: where an operator is used in a way that has none.
+
+    >>> import torch, tianyuan as ty
+    >>> net = from_module(torch.nn.ReLU(), (torch.ones(4, 2),))
+    >>> net(ty.Tensor([[-1.0, 2.0]])).numpy()
+    array([[0., 2.]], dtype=float32)
     """
     found = TorchModule(export(module, example_inputs, dynamic_shapes))
     found.train(bool(module.training))

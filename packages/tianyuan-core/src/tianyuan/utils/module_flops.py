@@ -117,27 +117,50 @@ def flops_convNd(module: M.Conv2d, inputs: Any, outputs: Any) -> int:  # noqa: N
 
 @register_flops(M.ConvTranspose1d, M.ConvTranspose2d, M.ConvTranspose3d)
 def flops_convNdTranspose(module: M.ConvTranspose2d, inputs: Any, outputs: Any) -> int:  # noqa: N802
-    """Return N * C_in * H * W * C_out / groups * kernel, and one per element for a bias."""
+    """Return N * C_in * H * W * C_out / groups * kernel, and one per element for a bias.
+
+    >>> import numpy as np, tianyuan as ty, tianyuan.module as M
+    >>> conv, x = M.ConvTranspose2d(2, 3, 3), ty.Tensor(np.zeros((1, 2, 5, 5), "float32"))
+    >>> flops_convNdTranspose(conv, (x,), (conv(x),)) == (2 * 5 * 5) * (3 * 9) + 3 * 7 * 7
+    True
+    """
     each = module.out_channels // module.groups * _volume(module.kernel_size)
     return int(inputs[0].size) * each + int(outputs[0].size) * _has_bias(module)
 
 
 @register_flops(_BatchNorm, M.GroupNorm, M.LayerNorm, M.InstanceNorm, M.GeneralNorm)
 def flops_norm(module: M.Module, inputs: Any, outputs: Any) -> int:
-    """Return seven operations per element."""
+    """Return seven operations per element.
+
+    >>> import numpy as np, tianyuan as ty, tianyuan.module as M
+    >>> flops_norm(M.BatchNorm2d(2), (ty.Tensor(np.zeros((1, 2, 5, 5), "float32")),), ())
+    350
+    """
     return int(inputs[0].size) * 7
 
 
 @register_flops(M.AvgPool2d, M.MaxPool2d)
 def flops_pool(module: M.AvgPool2d, inputs: Any, outputs: Any) -> int:
-    """Return one operation per element of each window."""
+    """Return one operation per element of each window.
+
+    >>> import numpy as np, tianyuan as ty, tianyuan.module as M
+    >>> pool, x = M.MaxPool2d(3), ty.Tensor(np.zeros((1, 1, 6, 6), "float32"))
+    >>> flops_pool(pool, (x,), (pool(x),)) == 4 * 9
+    True
+    """
     height, width = _pair(module.kernel_size)
     return int(outputs[0].size) * height * width
 
 
 @register_flops(M.AdaptiveAvgPool2d, M.AdaptiveMaxPool2d)
 def flops_adaptivePool(module: M.AdaptiveAvgPool2d, inputs: Any, outputs: Any) -> int:  # noqa: N802
-    """Return one operation per element of each window, all taken as large as the last one."""
+    """Return one operation per element of each window, all taken as large as the last one.
+
+    >>> import numpy as np, tianyuan as ty, tianyuan.module as M
+    >>> pool, x = M.AdaptiveAvgPool2d(2), ty.Tensor(np.zeros((1, 1, 6, 6), "float32"))
+    >>> flops_adaptivePool(pool, (x,), (pool(x),)) == 4 * 9
+    True
+    """
     total = int(outputs[0].size)
     for whole, parts in zip(inputs[0].shape[-2:], outputs[0].shape[-2:], strict=True):
         total *= int(whole) - (int(parts) - 1) * (int(whole) // int(parts))
@@ -146,13 +169,25 @@ def flops_adaptivePool(module: M.AdaptiveAvgPool2d, inputs: Any, outputs: Any) -
 
 @register_flops(M.Linear)
 def flops_linear(module: M.Linear, inputs: Any, outputs: Any) -> int:
-    """Return (in_features + bias) per element of the result."""
+    """Return (in_features + bias) per element of the result.
+
+    >>> import numpy as np, tianyuan as ty, tianyuan.module as M
+    >>> linear, x = M.Linear(3, 2), ty.Tensor(np.zeros((4, 3), "float32"))
+    >>> flops_linear(linear, (x,), (linear(x),)) == (4 * 2) * (3 + 1)
+    True
+    """
     return int(outputs[0].size) * (module.in_features + _has_bias(module))
 
 
 @register_flops(M.BatchMatMulActivation)
 def flops_batchmatmul(module: M.BatchMatMulActivation, inputs: Any, outputs: Any) -> int:
-    """Return (in_features + bias) per element of the result."""
+    """Return (in_features + bias) per element of the result.
+
+    >>> import numpy as np, tianyuan as ty, tianyuan.module as M
+    >>> layer, x = M.BatchMatMulActivation(2, 3, 4), ty.Tensor(np.zeros((2, 3, 5), "float32"))
+    >>> flops_batchmatmul(layer, (x,), (layer(x),)) == (2 * 4 * 5) * (3 + 1)
+    True
+    """
     return int(outputs[0].size) * (module.in_features + _has_bias(module))
 
 
@@ -217,7 +252,14 @@ def _widest(fields: list[Field]) -> Field:
 
 
 def preprocess_receptive_field(module: Any, inputs: Any, outputs: Any) -> None:
-    """Give a module what its rule starts from: ``_rf`` and ``_stride`` of its inputs."""
+    """Give a module what its rule starts from: ``_rf`` and ``_stride`` of its inputs.
+
+    >>> import tianyuan.module as M
+    >>> pool = M.MaxPool2d(2)
+    >>> preprocess_receptive_field(pool, (), ())  # nothing comes before
+    >>> pool._rf, pool._stride
+    ((1, 1), (1, 1))
+    """
     known = _following.get() or {}
     module._rf, module._stride = _widest(
         [

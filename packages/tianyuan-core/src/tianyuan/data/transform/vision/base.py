@@ -27,6 +27,13 @@ class VisionTransform(Transform):
 
     Raises:
         ValueError: where a name is unknown.
+
+    >>> import numpy as np
+    >>> class Invert(VisionTransform):
+    ...     def _apply_image(self, image):
+    ...         return 255 - image
+    >>> Invert().apply(np.array([[0, 255]], np.uint8))
+    array([[255,   0]], dtype=uint8)
     """
 
     def __init__(self, order: Sequence[str] | None = None) -> None:
@@ -89,6 +96,11 @@ class Compose(VisionTransform):
 
     Raises:
         ValueError: where a position is out of range or stands twice.
+
+    >>> import numpy as np
+    >>> from tianyuan.data.transform import CenterCrop, ToMode
+    >>> Compose([CenterCrop(2), ToMode()]).apply(np.zeros((4, 6, 3))).shape
+    (3, 2, 2)
     """
 
     def __init__(

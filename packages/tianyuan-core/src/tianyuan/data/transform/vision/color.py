@@ -20,6 +20,10 @@ class Normalize(VisionTransform):
 
     Raises:
         ValueError: where a std is zero.
+
+    >>> import numpy as np
+    >>> Normalize(mean=1.0, std=2.0).apply(np.array([[[5]]], np.uint8))
+    array([[[2.]]], dtype=float32)
     """
 
     def __init__(
@@ -52,7 +56,12 @@ class _Saturating(VisionTransform):
 
 
 class GaussianNoise(_Saturating):
-    """Add normal noise, drawn for each value."""
+    """Add normal noise, drawn for each value.
+
+    >>> import numpy as np
+    >>> GaussianNoise(mean=3.0, std=0.0).apply(np.array([[[7]]], np.uint8))
+    array([[[10]]], dtype=uint8)
+    """
 
     def __init__(self, mean: float = 0.0, std: float = 1.0, *, order: Order = None) -> None:
         super().__init__(order)
@@ -77,14 +86,25 @@ class _Jitter(_Saturating):
 
 
 class BrightnessTransform(_Jitter):
-    """Multiply images by a random factor."""
+    """Multiply images by a random factor.
+
+    >>> import numpy as np
+    >>> lit = BrightnessTransform(0.5).apply(np.full((1, 1, 3), 100, np.uint8))
+    >>> bool(50 <= lit.min() == lit.max() <= 150)
+    True
+    """
 
     def _change(self, image: np.ndarray) -> np.ndarray:
         return image * self._factor()
 
 
 class ContrastTransform(_Jitter):
-    """Move values away from, or towards, the mean grey of the image by a random factor."""
+    """Move values away from, or towards, the mean grey of the image by a random factor.
+
+    >>> import numpy as np
+    >>> ContrastTransform(0.5).apply(np.full((1, 2, 1), 100, np.uint8)).ravel()  # is grey all over
+    array([100, 100], dtype=uint8)
+    """
 
     def _change(self, image: np.ndarray) -> np.ndarray:
         grey = F.to_gray(image) if image.shape[-1] == 3 else image
@@ -93,7 +113,12 @@ class ContrastTransform(_Jitter):
 
 
 class SaturationTransform(_Jitter):
-    """Move colours away from, or towards, their grey by a random factor."""
+    """Move colours away from, or towards, their grey by a random factor.
+
+    >>> import numpy as np
+    >>> SaturationTransform(0.5).apply(np.zeros((1, 1, 3), np.uint8))  # black has no colour
+    array([[[0, 0, 0]]], dtype=uint8)
+    """
 
     def _change(self, image: np.ndarray) -> np.ndarray:
         grey = F.to_gray(image)
@@ -105,6 +130,10 @@ class HueTransform(_Saturating):
 
     Raises:
         ValueError: where value is not within 0 to 0.5.
+
+    >>> import numpy as np
+    >>> HueTransform(0.5).apply(np.full((1, 1, 3), 100, np.uint8))  # grey has no hue
+    array([[[100, 100, 100]]], dtype=uint8)
     """
 
     def __init__(self, value: float, *, order: Order = None) -> None:
@@ -148,6 +177,11 @@ class ColorJitter(VisionTransform):
     """Change brightness, contrast, saturation and hue at random, in random order.
 
     Each is given the value of its own transform; 0 leaves it out.
+
+    >>> import numpy as np
+    >>> jitter = ColorJitter(brightness=0.5, hue=0.1)
+    >>> jitter.apply(np.zeros((1, 1, 3), np.uint8))  # black stays black
+    array([[[0, 0, 0]]], dtype=uint8)
     """
 
     def __init__(
@@ -183,6 +217,10 @@ class Lighting(_Saturating):
     The weight of each component is drawn from a normal distribution of deviation ``scale``.
     Source: A. Krizhevsky et al., ImageNet classification with deep convolutional neural networks,
     2012, section 4.1.
+
+    >>> import numpy as np
+    >>> Lighting(0.0).apply(np.array([[[1, 2, 3]]], np.uint8))
+    array([[[1, 2, 3]]], dtype=uint8)
     """
 
     _VALUES = 255 * np.array([0.2175, 0.0188, 0.0045])

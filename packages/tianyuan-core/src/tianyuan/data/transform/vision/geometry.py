@@ -27,6 +27,10 @@ class ToMode(VisionTransform):
 
     Raises:
         ValueError: where mode is not ``CHW``.
+
+    >>> import numpy as np
+    >>> ToMode().apply(np.zeros((4, 6, 3))).shape
+    (3, 4, 6)
     """
 
     def __init__(self, mode: str = "CHW", *, order: Order = None) -> None:
@@ -44,7 +48,12 @@ class ToMode(VisionTransform):
 
 
 class Pad(VisionTransform):
-    """Put a border around images: ``size`` is one width, (vertical, horizontal) or all four."""
+    """Put a border around images: ``size`` is one width, (vertical, horizontal) or all four.
+
+    >>> import numpy as np
+    >>> Pad((0, 1)).apply(np.ones((1, 1, 1), np.uint8))[..., 0]
+    array([[0, 1, 0]], dtype=uint8)
+    """
 
     def __init__(
         self,
@@ -70,7 +79,12 @@ class Pad(VisionTransform):
 
 
 class Resize(VisionTransform):
-    """Resize images to (height, width), or their shorter side to one number."""
+    """Resize images to (height, width), or their shorter side to one number.
+
+    >>> import numpy as np
+    >>> Resize(2).apply(np.zeros((4, 6, 3), np.uint8)).shape
+    (2, 3, 3)
+    """
 
     def __init__(
         self, output_size: Size, interpolation: int = F.INTER_LINEAR, *, order: Order = None
@@ -224,6 +238,10 @@ class CenterCrop(_Crop):
 
     Raises:
         ValueError: on use, where an image is smaller than that.
+
+    >>> import numpy as np
+    >>> CenterCrop(1).apply(np.arange(9).reshape(3, 3, 1)).item()
+    4
     """
 
     def __init__(self, output_size: Size, *, order: Order = None) -> None:
@@ -249,6 +267,10 @@ class RandomCrop(_Crop):
         padding_size: border put around images first; those still too small grow at the bottom
             and on the right.
         padding_value, padding_maskvalue: what the border holds.
+
+    >>> import numpy as np
+    >>> RandomCrop((2, 3)).apply(np.zeros((4, 6, 3), np.uint8)).shape
+    (2, 3, 3)
     """
 
     def __init__(
@@ -297,6 +319,10 @@ class RandomResizedCrop(_Crop):
         scale_range: least and greatest share of the image's area.
         ratio_range: least and greatest width over height, drawn evenly in the logarithm.
         interpolation: as for ``Resize``.
+
+    >>> import numpy as np
+    >>> RandomResizedCrop((2, 3)).apply(np.zeros((4, 6, 3), np.uint8)).shape
+    (2, 3, 3)
     """
 
     def __init__(
@@ -384,12 +410,22 @@ class _RandomFlip(VisionTransform):
 
 
 class RandomHorizontalFlip(_RandomFlip):
-    """Mirror images left to right with probability ``prob``."""
+    """Mirror images left to right with probability ``prob``.
+
+    >>> import numpy as np
+    >>> RandomHorizontalFlip(prob=1.0).apply(np.array([[[1], [2]]], np.uint8)).tolist()
+    [[[2], [1]]]
+    """
 
     _code, _coordinate = 1, 0
 
 
 class RandomVerticalFlip(_RandomFlip):
-    """Mirror images upside down with probability ``prob``."""
+    """Mirror images upside down with probability ``prob``.
+
+    >>> import numpy as np
+    >>> RandomVerticalFlip(prob=1.0).apply(np.array([[[1]], [[2]]], np.uint8)).tolist()
+    [[[2]], [[1]]]
+    """
 
     _code, _coordinate = 0, 1
