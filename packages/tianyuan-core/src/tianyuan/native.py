@@ -254,6 +254,13 @@ def functions_of_table(capsule: Any) -> dict[str, CFunction]:
 
     Raises:
         PluginError: where it is another capsule, or of another ABI version.
+
+    >>> new_capsule = ctypes.pythonapi.PyCapsule_New
+    >>> new_capsule.restype = ctypes.py_object
+    >>> new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    >>> table = TyKernelTable(abi_version=ABI_VERSION, count=0)
+    >>> functions_of_table(new_capsule(ctypes.addressof(table), KERNEL_TABLE_CAPSULE, None))
+    {}
     """
     table = TyKernelTable.from_address(_capsule_pointer(capsule, KERNEL_TABLE_CAPSULE))
     if table.abi_version != ABI_VERSION:

@@ -235,7 +235,15 @@ def _command(
 
 
 def main() -> None:
-    """Run the command line: ``python -m tianyuan.tools.network_visualize MODEL``."""
+    """Run the command line: ``python -m tianyuan.tools.network_visualize MODEL``.
+
+    >>> import sys
+    >>> before, sys.argv = sys.argv, ["network_visualize", "--help"]
+    >>> main()
+    Traceback (most recent call last):
+    SystemExit: 0
+    >>> sys.argv = before
+    """
     run(_command)
 
 

@@ -218,7 +218,13 @@ def sum_activations_stats(
 
 
 def print_op_stats(flops: list[Stats]) -> None:
-    """Print a table of operations by module."""
+    """Print a table of operations by module.
+
+    >>> print_op_stats([{"name": "fc", "flops": "3 OPs"}])  # doctest: +ELLIPSIS
+    operations
+    ...
+    │ fc ... │ 3 OPs ...
+    """
     header = ["name", "class_name", "input_shapes", "output_shapes", "flops", "flops_cum",
               "percentage", "bar"]  # fmt: skip
     if any("receptive_field" in entry for entry in flops):
@@ -227,13 +233,27 @@ def print_op_stats(flops: list[Stats]) -> None:
 
 
 def print_param_stats(params: list[Stats]) -> None:
-    """Print a table of parameters."""
+    """Print a table of parameters.
+
+    >>> import tianyuan as ty
+    >>> print_param_stats([get_param_stats(ty.Tensor([1.0, 2.0]))])  # doctest: +ELLIPSIS
+    parameters
+    ...
+    │ ... │ float32 │ (2,)  │ 1.5  │ 0.5 │ 8.000 B ...
+    """
     header = ["name", "dtype", "shape", "mean", "std", "size", "size_cum", "percentage", "bar"]
     _print_table("parameters", _with_units(params), header)
 
 
 def print_activations_stats(activations: list[Stats], has_input: bool = False) -> None:
-    """Print a table of activations, with their inputs' shapes if asked."""
+    """Print a table of activations, with their inputs' shapes if asked.
+
+    >>> import tianyuan as ty
+    >>> print_activations_stats([get_activation_stats(ty.Tensor([1.0, 2.0]))])  # doctest: +ELLIPSIS
+    activations
+    ...
+    │ ... │ float32 │ (2,)  │ 1.5  │ 0.5 │ 8.000 B ...
+    """
     header = ["name", "class_name", "dtype", "shape", "mean", "std", "size", "size_cum",
               "percentage", "bar"]  # fmt: skip
     if has_input:
