@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tianyuan
 import tianyuan.functional as F
-from tianyuan import Tensor, config
+from tianyuan import Tensor, config, registry
 from tianyuan.autodiff import GradManager
 from tianyuan.errors import AttrError, IndexRangeError, KernelError, ShapeError
 from tianyuan.functional import inplace, sync_norm, utils
@@ -250,6 +250,16 @@ def test_conv_bias_activation_converts_and_refuses():
     assert F.nn.conv_bias_activation(x, w, b, "float16").dtype == np.float16
     with pytest.raises(AttrError, match="^conv_bias_activation: nonlinear_mode is unknown"):
         F.nn.conv_bias_activation(x, w, b, nonlinear_mode="tanh")
+
+
+def test_conv_bias_activation_of_integers():
+    quantize = registry.get_op("quantize")
+    x = quantize(Tensor([[[[1.0, 2.5]]]]), scales=(0.5,), zero_points=(0,))
+    w = quantize(Tensor([[[[-3.0]]]]), scales=(1.0,), zero_points=(0,))
+    y = F.nn.conv_bias_activation(x, w, Tensor([4.0]))
+    assert y.dtype == np.int8
+    assert y.qparams.scales == (0.5,)
+    assert y.tolist() == [[[[2, -7]]]]  # (4 - 3) / 0.5 and (4 - 7.5) / 0.5
 
 
 # helpers

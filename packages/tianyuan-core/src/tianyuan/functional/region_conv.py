@@ -110,6 +110,7 @@ def conv_bias_activation(
     """Return act(conv2d(inp, weight) + bias), converted to ``dtype`` where one is given.
 
     ``nonlinear_mode`` is identity, relu, sigmoid or h_swish. Other arguments as in ``conv2d``.
+    Quantised inputs go to ``functional.quantized.conv_bias_activation``.
 
     Raises:
         ShapeError: where ranks, channels or groups do not fit.
@@ -120,6 +121,13 @@ def conv_bias_activation(
     [[[[0.0]]]]
     """
     op = "conv_bias_activation"
+    if tensor(op, inp).qparams is not None:
+        from .quantized import conv_bias_activation as on_integers
+
+        return on_integers(
+            inp, weight, bias, dtype, stride, padding, dilation, groups, nonlinear_mode, conv_mode,
+            compute_mode,
+        )  # fmt: skip
     mode = choice(op, "nonlinear_mode", str(nonlinear_mode).lower(), tuple(_ACTIVATIONS))
     y = conv2d(inp, weight, bias, stride, padding, dilation, groups, conv_mode, compute_mode)
     found = _ACTIVATIONS[mode](y)
