@@ -10,6 +10,7 @@ from ..op import Op
 FAMILIES = (
     "elementwise", "cast", "reduction", "matmul", "conv", "pool", "norm", "shape", "indexing",
     "sorting", "creation", "random", "update", "fused", "quantized", "quantized_product",
+    "quantized_linear",
     "complexes", "decomposition",
 )  # fmt: skip
 

@@ -507,6 +507,17 @@ typedef struct ty_less_equal_attrs {
   ty_attrs head;
 } ty_less_equal_attrs;
 
+typedef struct ty_linear_dynamic_attrs {
+  ty_attrs head;
+  int64_t has_bias;
+} ty_linear_dynamic_attrs;
+
+typedef struct ty_linear_int4_attrs {
+  ty_attrs head;
+  int64_t group;
+  int64_t has_bias;
+} ty_linear_int4_attrs;
+
 typedef struct ty_log_attrs {
   ty_attrs head;
 } ty_log_attrs;

@@ -16,7 +16,7 @@ from ...op import NoAttrs, Specs, TensorSpec
 
 FAMILIES = (
     "elementwise", "cast", "reduction", "shape", "indexing", "sorting", "creation", "random",
-    "update", "fused", "matmul", "conv", "pool", "norm", "quantized",
+    "update", "fused", "matmul", "conv", "pool", "norm", "quantized", "quantized_linear",
     "complexes", "decomposition",
 )  # fmt: skip
 FLOATS = ("float16", "bfloat16", "float32", "float64")
