@@ -82,6 +82,11 @@ def load_checkpoint(
         ModelFormatError: where the file is damaged or holds something else.
         StateDictError: where a part is missing in the file or does not fit. Whatever is raised,
             all parts are as they were before.
+
+    >>> from tianyuan.module import Linear
+    >>> save_checkpoint("run.ckpt", model=Linear(2, 2), epoch=3)
+    >>> load_checkpoint("run.ckpt", model=Linear(2, 2))
+    {'epoch': 3}
     """
     found = load(f, map_location)
     if not isinstance(found, dict) or found.get("kind") != _KIND:

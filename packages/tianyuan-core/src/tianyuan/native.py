@@ -191,6 +191,9 @@ def get_num_threads() -> int:
 
     Raises:
         ValueError: where TIANYUAN_NUM_THREADS is not a positive integer.
+
+    >>> 1 <= get_num_threads() <= 1024
+    True
     """
     global _threads
     if _threads is None:
@@ -203,6 +206,12 @@ def set_num_threads(threads: int) -> None:
 
     Raises:
         ValueError: where it is no integer from 1 to 1024.
+
+    >>> before = get_num_threads()
+    >>> set_num_threads(2)
+    >>> get_num_threads()
+    2
+    >>> set_num_threads(before)
     """
     global _threads
     if not isinstance(threads, int) or not 1 <= threads <= MAX_THREADS:

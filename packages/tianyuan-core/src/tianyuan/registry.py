@@ -192,7 +192,13 @@ def chosen_backend() -> str | None:
 
 @contextmanager
 def use_backend(name: str | None) -> Iterator[None]:
-    """Narrow kernel selection to one backend (references stay the last resort) inside a block."""
+    """Narrow kernel selection to one backend (references stay the last resort) inside a block.
+
+    >>> import tianyuan as ty
+    >>> with ty.use_backend("numpy"):
+    ...     (ty.Tensor([1.0]) + 1).item()
+    2.0
+    """
     token = BACKEND_CHOICE.set(name)
     try:
         yield

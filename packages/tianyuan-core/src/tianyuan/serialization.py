@@ -151,6 +151,13 @@ def register_codec(
         kind: the type, exactly.
         encode: ``encode(value, put)`` returns JSON data; ``put`` gives that of a plain value.
         decode: ``decode(file, data, get)`` returns the value; ``get`` reads what ``put`` gave.
+
+    >>> class Celsius(float): ...
+    >>> register_codec("celsius", Celsius, lambda value, put: float(value),
+    ...                lambda file, data, get: Celsius(data))
+    >>> save(Celsius(20.0), "room.bin")
+    >>> type(load("room.bin")).__name__
+    'Celsius'
     """
     _codecs[tag] = _Codec(kind, encode, decode)
 
