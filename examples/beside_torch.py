@@ -179,6 +179,7 @@ def main(job: Job, given: argparse.Namespace) -> None:
         pairs = zip(rows["tianyuan"][0][:10], rows["pytorch"][0][:10], strict=True)
         apart = max(abs(ours - theirs) / abs(theirs) for ours, theirs in pairs)
         print(f"the first losses differ by {apart:.1e} at most, relative")
-        print(
+        points = abs(rows["tianyuan"][1] - rows["pytorch"][1])
+        print(f"the accuracies differ by {points:.2f} points")
             f"the accuracies differ by {abs(rows['tianyuan'][1] - rows['pytorch'][1]):.2f} points"
         )

@@ -21,7 +21,7 @@ LENGTH, WIDTH, LAYERS = 32, 96, 2
 
 
 class Net(M.Module):
-    """An embedding, LSTM layers, and a linear layer on every state; (N, T) gives (N * T, letters)."""
+    """An embedding, LSTM layers, and a linear layer on each state: (N, T) to (N * T, letters)."""
 
     def __init__(self) -> None:
         super().__init__()
