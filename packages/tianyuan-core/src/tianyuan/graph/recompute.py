@@ -132,9 +132,7 @@ class _Recomputing:
     def _dropped(self, value: Value) -> bool:
         node = value.node
         return (
-            node in self._index
-            and self._index[node] <= self._frontier
-            and value not in self._keep
+            node in self._index and self._index[node] <= self._frontier and value not in self._keep
         )
 
     def _recompute(self, value: Value) -> None:
