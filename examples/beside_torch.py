@@ -181,5 +181,3 @@ def main(job: Job, given: argparse.Namespace) -> None:
         print(f"the first losses differ by {apart:.1e} at most, relative")
         points = abs(rows["tianyuan"][1] - rows["pytorch"][1])
         print(f"the accuracies differ by {points:.2f} points")
-            f"the accuracies differ by {abs(rows['tianyuan'][1] - rows['pytorch'][1]):.2f} points"
-        )

@@ -64,9 +64,8 @@ def torch_net() -> Any:
 
 def to_torch(state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Join the projections of queries, keys and values, which PyTorch holds as one."""
-    result = {
-        n: value for n, value in state.items() if not any(f".{part}_proj." in n for part in "qkv")
-    }
+    projections = (".q_proj.", ".k_proj.", ".v_proj.")
+    result = {n: value for n, value in state.items() if not any(p in n for p in projections)}
     for name in state:
         if ".q_proj." in name:
             parts = [state[name.replace("q_proj", f"{part}_proj")] for part in "qkv"]
