@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-
 from presence import MISSING, PRESENT, Row, differences, expected_parameters, find, resolve, rows
 
 REPOSITORY = Path(__file__).parents[4]
