@@ -253,16 +253,16 @@ def check_shapes(infos: Sequence[ValueInfo], values: Sequence[Any]) -> dict[str,
     sizes: dict[str, int] = {}
     symbols = plain_symbols(info.shape for info in infos)
     given = [
-        (info, tuple(map(int, value.shape)))
+        (info, info.shape, tuple(map(int, value.shape)))
         for info, value in zip(infos, values, strict=True)
-        if value is not None
+        if info.shape is not None and value is not None
     ]
     for compound in (False, True):  # sums and products of symbols when these are known
-        for info, shape in given:
-            if info.shape is not None and not _fits(info.shape, shape, symbols, sizes, compound):
+        for info, declared, shape in given:
+            if not _fits(declared, shape, symbols, sizes, compound):
                 raise ShapeError(
                     f"model: input {info.name!r} has the wrong shape, got "
-                    f"{shapes.format_shape(shape)}, expected {format_extents(info.shape)}"
+                    f"{shapes.format_shape(shape)}, expected {format_extents(declared)}"
                 )
     return sizes
 
