@@ -15,21 +15,7 @@ from .module import Module
 
 
 class _BatchNorm(Module):
-    """Normalise channels by the batch's statistics in training, by running ones otherwise.
-
-    Weight, bias, running mean and running variance are (1, num_features, 1, 1). In training the
-    running ones become momentum * running + (1 - momentum) * batch, with the unbiased variance.
-
-    Args:
-        num_features: count of channels.
-        eps: added to the variance.
-        momentum: what is kept of the running statistics.
-        affine: whether weight and bias are learned.
-        track_running_stats: whether running statistics are kept; without them, the batch's are
-            always used.
-        freeze: uses the running statistics in training too, and lets no gradient into weight and
-            bias.
-    """
+    """What the batch normalisations have in common; ``BatchNorm2d`` tells of the arguments."""
 
     _ranks: tuple[int, ...] = ()
     _flat_state = True
@@ -121,15 +107,26 @@ class BatchNorm1d(_BatchNorm):
 
 
 class BatchNorm2d(_BatchNorm):
-    __doc__ = (
-        (_BatchNorm.__doc__ or "").replace(
-            "Normalise channels", "Normalise the channels of (N, C, H, W)", 1
-        )
-        + """
+    """Normalise the channels of (N, C, H, W).
+
+    The batch's statistics serve in training, running ones otherwise. Weight, bias, running mean
+    and running variance are (1, num_features, 1, 1). In training the running ones become
+    momentum * running + (1 - momentum) * batch, with the unbiased variance.
+
+    Args:
+        num_features: count of channels.
+        eps: added to the variance.
+        momentum: what is kept of the running statistics.
+        affine: whether weight and bias are learned.
+        track_running_stats: whether running statistics are kept; without them, the batch's are
+            always used.
+        freeze: uses the running statistics in training too, and lets no gradient into weight and
+            bias.
+
     >>> BatchNorm2d(1)(Tensor([[[[1.0, 3.0]]]])).numpy().round(2).ravel()
     array([-1.,  1.], dtype=float32)
     """
-    )
+
     _ranks = (4,)
 
 

@@ -158,21 +158,7 @@ class GRUCell(_Cell):
 
 
 class _Recurrent(Module):
-    """Run layers of cells over time.
-
-    Args:
-        input_size, hidden_size: extents of one step's input and state.
-        num_layers: how many layers feed each other.
-        bias: whether there are biases.
-        batch_first: inputs are (batch, time, input_size) instead of (time, batch, input_size).
-        dropout: probability with which, in training, a layer's outputs are dropped before the
-            next layer.
-        bidirectional: whether a second cell per layer runs backwards in time.
-        proj_size: must be 0.
-
-    Raises:
-        AttrError: where an option is out of range.
-    """
+    """What layers of cells have in common; ``RNN`` tells of the arguments."""
 
     def __init__(
         self,
@@ -258,16 +244,25 @@ def _stacked(ends: list[State]) -> State:
 
 
 class RNN(_Recurrent):
-    __doc__ = (
-        (_Recurrent.__doc__ or "").replace(
-            "Run layers of cells over time.", "Run layers of ``RNNCell`` over time.", 1
-        )
-        + """
+    """Run layers of ``RNNCell`` over time.
+
+    Args:
+        input_size, hidden_size: extents of one step's input and state.
+        num_layers: how many layers feed each other.
+        bias: whether there are biases.
+        batch_first: inputs are (batch, time, input_size) instead of (time, batch, input_size).
+        dropout: probability with which, in training, a layer's outputs are dropped before the
+            next layer.
+        bidirectional: whether a second cell per layer runs backwards in time.
+        proj_size: must be 0.
+
+    Raises:
+        AttrError: where an option is out of range.
+
     >>> outputs, hidden = RNN(3, 4, num_layers=2)(F.ones((5, 2, 3)))
     >>> outputs.shape, hidden.shape
     ((5, 2, 4), (2, 2, 4))
     """
-    )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.nonlinearity = kwargs.pop("nonlinearity", "tanh")
@@ -278,16 +273,12 @@ class RNN(_Recurrent):
 
 
 class LSTM(_Recurrent):
-    __doc__ = (
-        (_Recurrent.__doc__ or "").replace(
-            "Run layers of cells over time.", "Run layers of ``LSTMCell`` over time.", 1
-        )
-        + """
+    """Run layers of ``LSTMCell`` over time; arguments as for ``RNN``.
+
     >>> outputs, (hidden, cell) = LSTM(3, 4, num_layers=2)(F.ones((5, 2, 3)))
     >>> outputs.shape, hidden.shape
     ((5, 2, 4), (2, 2, 4))
     """
-    )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -297,16 +288,12 @@ class LSTM(_Recurrent):
 
 
 class GRU(_Recurrent):
-    __doc__ = (
-        (_Recurrent.__doc__ or "").replace(
-            "Run layers of cells over time.", "Run layers of ``GRUCell`` over time.", 1
-        )
-        + """
+    """Run layers of ``GRUCell`` over time; arguments as for ``RNN``.
+
     >>> outputs, hidden = GRU(3, 4, num_layers=2)(F.ones((5, 2, 3)))
     >>> outputs.shape, hidden.shape
     ((5, 2, 4), (2, 2, 4))
     """
-    )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
