@@ -40,8 +40,9 @@ _PUBLIC = {
         "QParams", "QuantDtype", "QuantMode", "create_qparams", "quant_dtype",
     ),
     "registration": ("register_qat", "register_quantized"),
-    "report": ("Report",),
-    "static": ("StaticResult", "apply_easy_quant", "quantize_static"),
+    "report": ("LayerReport", "Report", "StaticResult"),
+    "static": ("apply_easy_quant", "quantize_static"),
+    "weights": ("quantize_dynamic", "quantize_weights"),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}
 __all__ = ["__version__", *_MODULE_OF]

@@ -99,10 +99,11 @@ def _converted(net: Module, classes: dict[type, type], qconfig: QConfigs) -> Mod
         found.set_qconfig(config)
         return found
 
-    return _replace(net, convert)
+    return replace_parts(net, convert)
 
 
-def _replace(net: Module, convert: Any, prefix: str = "") -> Module:
+def replace_parts(net: Module, convert: Any, prefix: str = "") -> Module:
+    """Put in the place of each module what ``convert(module, name)`` returns, if anything."""
     found = convert(net, prefix)
     if found is not None:
         return found  # type: ignore[no-any-return]
@@ -110,7 +111,7 @@ def _replace(net: Module, convert: Any, prefix: str = "") -> Module:
     for key, child in list(net.named_children()):
         name = f"{prefix}.{key}" if prefix else key
         if id(child) not in seen:
-            seen[id(child)] = _replace(child, convert, name)
+            seen[id(child)] = replace_parts(child, convert, name)
         if seen[id(child)] is not child:
             put((net, key), seen[id(child)])
     return net
@@ -154,7 +155,7 @@ def quantize(
         # Copied after the checks; the memo makes the copy hold the integer modules.
         net: Module = copy.deepcopy(module, dict(made))
     else:
-        net = _replace(module, lambda part, name: made.get(id(part)))
+        net = replace_parts(module, lambda part, name: made.get(id(part)))
     if not isinstance(net, QuantizedModule):
         sites = getattr(net, SITES, None) or Sites({})
         net.forward = QuantizedForward(net, sites)  # type: ignore[method-assign]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -44,14 +45,16 @@ def quantize_file(
         AttrError: where there is no data, numbers are not finite, a pattern fits no product, or
             nothing can be quantised.
     """
-    graph, names = _read(source)
+    graph, names = read_floats(source)
     inputs = [value.name for value in graph.inputs]
     graph = prepared(graph)
     batches = _batches(graph, calibration_data)
     ranges = Ranges(qconfig)
     quantiser = Quantiser(graph, ranges, qconfig, keep)
+    every = Quantiser(graph, ranges, qconfig)
+    named = [label(node) for node in graph.nodes if every.is_product(node)]
+    check_kept("quantize", keep, named, "product with a constant weight")
     products = [node for node in graph.nodes if quantiser.is_product(node)]
-    _check(graph, products, keep)
     errors: dict[Node, list[np.ndarray]] = {node: [] for node in products}
     for batch in batches:
         values = evaluate(graph, batch)
@@ -65,7 +68,8 @@ def quantize_file(
     return _report(graph, new, quantiser, batches)
 
 
-def _read(source: str | os.PathLike[str]) -> tuple[Graph, list[str]]:
+def read_floats(source: str | os.PathLike[str]) -> tuple[Graph, list[str]]:
+    """Return the graph of a ``.tym`` or ``.onnx`` file, and the names of its outputs."""
     if not os.fspath(source).endswith(".onnx"):
         return read_model(source)
     from tianyuan import onnx
@@ -99,18 +103,16 @@ def _batches(graph: Graph, data: Iterable[Any]) -> list[list[np.ndarray]]:
     return found
 
 
-def _check(graph: Graph, products: Sequence[Node], keep: Sequence[str]) -> None:
-    from fnmatch import fnmatchcase
-
-    names = [label(node) for node in graph.nodes]
+def check_kept(op: str, keep: Sequence[str], names: Sequence[str], what: str) -> None:
+    """Raise AttrError where there is nothing to quantise, or a pattern matches none of it."""
+    if not names:
+        raise AttrError(f"{op}: the model has no {what} to quantise")
     lost = [p for p in keep if not any(fnmatchcase(name, p) for name in names)]
     if lost:
         raise AttrError(
-            f"quantize: nothing has a name of {', '.join(map(repr, lost))}, expected a pattern of "
-            f"one of {', '.join(sorted(set(names))[:12])}"
+            f"{op}: nothing has a name of {', '.join(map(repr, lost))}, expected a pattern of one "
+            f"of {', '.join(sorted(set(names))[:12])}"
         )
-    if not products:
-        raise AttrError("quantize: the graph has no product with a constant weight to quantise")
 
 
 def _weight_error(quantiser: Quantiser, node: Node, values: dict[Value, np.ndarray]) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tianyuan.functional as F
@@ -27,17 +27,10 @@ from .observer import PassiveObserver
 from .params import QParams
 from .qat.module import QATModule
 from .qat.product import QATProduct
-from .report import LayerReport, Noise, Report
+from .report import LayerReport, Noise, Report, StaticResult
 from .watch import tensors_of
 
 Batch = tuple[Tensor, ...]
-
-
-class StaticResult(NamedTuple):
-    """The network in integers, and what that loses."""
-
-    module: Module
-    report: Report
 
 
 def quantize_static(

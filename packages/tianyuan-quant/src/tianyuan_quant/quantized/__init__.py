@@ -25,6 +25,7 @@ from .product import (
     LinearRelu,
     QuantizedProduct,
 )
+from .weights import LinearDynamic, LinearInt4
 
 __all__ = [
     "BatchMatMulActivation",
@@ -42,6 +43,8 @@ __all__ = [
     "Linear",
     "LinearBn1d",
     "LinearBnRelu1d",
+    "LinearDynamic",
+    "LinearInt4",
     "LinearRelu",
     "QuantStub",
     "QuantizedForward",
