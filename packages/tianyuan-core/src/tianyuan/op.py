@@ -239,17 +239,23 @@ def expect_float(op: str, spec: TensorSpec, what: str = "input") -> None:
     from .dtypes import is_float
 
     if not is_float(spec.dtype):
-        raise DTypeError(f"{op}: {what} must be floating, got {spec.dtype.name}")
+        raise DTypeError(
+            f"{op}: {what} must be floating, got {spec.dtype.name}, expected a float dtype"
+        )
 
 
 def expect_integer(op: str, spec: TensorSpec, what: str = "input") -> None:
     """Raise DTypeError unless a spec has an integer dtype."""
     if spec.dtype.kind not in "iu":
-        raise DTypeError(f"{op}: {what} must be an integer, got {spec.dtype.name}")
+        raise DTypeError(
+            f"{op}: {what} must be an integer, got {spec.dtype.name}, expected an integer dtype"
+        )
 
 
 def expect_same_dtype(op: str, specs: Sequence[TensorSpec]) -> None:
     """Raise DTypeError unless all specs have one dtype."""
     if any(spec.dtype != specs[0].dtype for spec in specs[1:]):
         got = ", ".join(spec.dtype.name for spec in specs)
-        raise DTypeError(f"{op}: inputs must have one dtype, got {got}")
+        raise DTypeError(
+            f"{op}: inputs must have one dtype, got {got}, expected {specs[0].dtype.name}"
+        )

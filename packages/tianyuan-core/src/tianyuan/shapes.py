@@ -262,7 +262,9 @@ def broadcast(op: str, *shapes: Shape) -> Shape:
                 extent = shape[index]
             elif int(extent) != int(shape[index]):
                 raise ShapeError(
-                    f"{op}: shapes do not broadcast, got {' and '.join(map(format_shape, shapes))}"
+                    f"{op}: shapes do not broadcast, got "
+                    f"{' and '.join(map(format_shape, shapes))}, "
+                    "expected extents that are equal or 1 from the last axis on"
                 )
         result.append(extent)
     return tuple(result)

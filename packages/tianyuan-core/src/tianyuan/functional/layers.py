@@ -81,7 +81,9 @@ def one_hot(inp: Tensor, num_classes: int) -> Tensor:
     [[0, 0, 1], [1, 0, 0]]
     """
     if tensor("one_hot", inp).dtype.kind not in "iu":
-        raise DTypeError(f"one_hot: input must be an integer, got {inp.dtype.name}")
+        raise DTypeError(
+            f"one_hot: input must be an integer, got {inp.dtype.name}, expected an integer dtype"
+        )
     index = inp if inp.dtype.name in ("int32", "int64") else inp.cast("int32")
     return run("one_hot", index, depth=int(num_classes), dtype=inp.dtype.name)
 
@@ -105,7 +107,9 @@ def indexing_one_hot(src: Tensor, index: Tensor, axis: int = 1, keepdims: bool =
             f"expected {shapes.format_shape(rest)}"
         )
     if index.dtype.kind not in "iu":
-        raise DTypeError(f"{op}: index must be an integer, got {index.dtype.name}")
+        raise DTypeError(
+            f"{op}: index must be an integer, got {index.dtype.name}, expected an integer dtype"
+        )
     index = index if index.dtype.name in ("int32", "int64") else cast(Tensor, index.cast("int32"))
     wide = run("reshape", index, shape=(*src.shape[:where], 1, *src.shape[where + 1 :]))
     picked = run("gather", src, wide, axis=where)

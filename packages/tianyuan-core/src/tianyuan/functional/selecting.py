@@ -24,7 +24,9 @@ __all__ = [
 def _indices(op: str, index: Any) -> Tensor:
     found = tensor(op, index, "index")
     if found.dtype.kind not in "iu":
-        raise DTypeError(f"{op}: index must be an integer, got {found.dtype.name}")
+        raise DTypeError(
+            f"{op}: index must be an integer, got {found.dtype.name}, expected an integer dtype"
+        )
     return found if found.dtype.name in ("int32", "int64") else cast(Tensor, found.cast("int32"))
 
 

@@ -112,7 +112,8 @@ def output_size(op: str, size: Ints, kernel: Ints, attrs: Any, dilation: Ints = 
             raise ShapeError(
                 f"{op}: the window is larger than the padded input, got window "
                 f"{shapes.format_shape(kernel)} with dilation {dilation} on input "
-                f"{shapes.format_shape(size)} with padding {attrs.padding}"
+                f"{shapes.format_shape(size)} with padding {attrs.padding}, "
+                "expected a window that fits"
             )
         result.append(room // attrs.stride[axis] + 1)
     return tuple(result)
@@ -127,7 +128,7 @@ def _check_weight(op: str, channels: int, outputs: int, per_group: int, groups: 
     if int(outputs) % groups:
         raise ShapeError(
             f"{op}: output channels must be a multiple of groups, got {int(outputs)} with "
-            f"{groups} groups"
+            f"{groups} groups, expected a multiple of {groups}"
         )
 
 
@@ -200,7 +201,10 @@ def _infer_backward_weight(specs: Specs, attrs: Conv2dBackwardWeight) -> Specs:
     expect_float(op, x)
     expect_same_dtype(op, specs)
     if int(x.shape[0]) != int(g.shape[0]):
-        raise ShapeError(f"{op}: batches differ, got {int(x.shape[0])} and {int(g.shape[0])}")
+        raise ShapeError(
+            f"{op}: batches differ, got {int(x.shape[0])} and {int(g.shape[0])}, "
+            "expected equal ones"
+        )
     per_group = x.shape[1] // attrs.groups
     _check_weight(op, x.shape[1], g.shape[1], per_group, attrs.groups)
     _expect_positions(op, g, output_size(op, x.shape[2:], attrs.size, attrs, attrs.dilation))

@@ -37,7 +37,9 @@ def wrap_indices(op: str, indices: np.ndarray, size: int) -> np.ndarray:
 
 def _expect_index(op: str, spec: TensorSpec) -> None:
     if spec.dtype.name not in ("int32", "int64"):
-        raise DTypeError(f"{op}: indices must be int32 or int64, got {spec.dtype.name}")
+        raise DTypeError(
+            f"{op}: indices must be int32 or int64, got {spec.dtype.name}, expected an index dtype"
+        )
 
 
 def _expect_shape(op: str, what: str, spec: TensorSpec, shape: Sequence[int]) -> None:

@@ -46,7 +46,9 @@ def _product_spec(op: str, a: TensorSpec, b: TensorSpec, attrs: Any) -> TensorSp
                 "expected at least 2 dimensions"
             )
         if spec.dtype.kind == "b":
-            raise DTypeError(f"{op}: {what} must be a float or an integer, got bool")
+            raise DTypeError(
+                f"{op}: {what} must be a float or an integer, got bool, expected a number dtype"
+            )
     expect_same_dtype(op, (a, b))
     rows, inner = a.shape[-2:] if not attrs.transpose_a else reversed(a.shape[-2:])
     inner_b, cols = b.shape[-2:] if not attrs.transpose_b else reversed(b.shape[-2:])
@@ -54,7 +56,7 @@ def _product_spec(op: str, a: TensorSpec, b: TensorSpec, attrs: Any) -> TensorSp
         raise ShapeError(
             f"{op}: inner extents differ, got {shapes.format_shape(a.shape)} and "
             f"{shapes.format_shape(b.shape)} with transpose_a={attrs.transpose_a}, "
-            f"transpose_b={attrs.transpose_b}"
+            f"transpose_b={attrs.transpose_b}, expected equal ones"
         )
     batch = shapes.broadcast(op, a.shape[:-2], b.shape[:-2])
     return a.with_shape((*batch, rows, cols))

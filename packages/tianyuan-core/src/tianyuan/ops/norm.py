@@ -221,7 +221,7 @@ def _infer_group(specs: Specs, attrs: GroupNorm) -> Specs:
     if attrs.groups < 1 or int(x.shape[1]) % attrs.groups:
         raise AttrError(
             f"group_norm: groups must divide the channels, got {attrs.groups} groups for "
-            f"{int(x.shape[1])} channels"
+            f"{int(x.shape[1])} channels, expected a divisor"
         )
     return (x,)
 

@@ -233,6 +233,6 @@ def common_dtype(name: str, *operands: Operand) -> list[Any]:
         DTypeError: where there is none.
     """
     if not operands:
-        raise DTypeError(f"{name}: no input was given")
+        raise DTypeError(f"{name}: no input was given, got (), expected at least one")
     want = dtypes.promote(*(operand.dtype for operand in operands))
     return [operand.cast(want) for operand in operands]

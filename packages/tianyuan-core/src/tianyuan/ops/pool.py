@@ -67,7 +67,7 @@ def _check_window(op: str, attrs: Any) -> None:
     if any(pad >= attrs.kernel[side % 2] for side, pad in enumerate(attrs.padding)):
         raise AttrError(
             f"{op}: padding must be smaller than the kernel, got padding {attrs.padding} "
-            f"with kernel {attrs.kernel}"
+            f"with kernel {attrs.kernel}, expected less than the kernel on each side"
         )
 
 
@@ -108,7 +108,9 @@ Extent = Callable[[str, TensorSpec, Any], TensorSpec]
 def _infer_max(op: str, extent: Extent) -> Callable[[Specs, Any], Specs]:
     def infer(specs: Specs, attrs: Any) -> Specs:
         if specs[0].dtype.kind == "b":
-            raise DTypeError(f"{op}: input must be a float or an integer, got bool")
+            raise DTypeError(
+                f"{op}: input must be a float or an integer, got bool, expected a number dtype"
+            )
         return (specs[0].moved(extent(op, specs[0], attrs).shape),)
 
     return infer

@@ -126,7 +126,9 @@ def _check_axis(op: str, spec: TensorSpec, attrs: Any) -> None:
 def _quantize_infer(specs: Specs, attrs: Quantize) -> Specs:
     (x,) = specs
     if x.dtype.name != "float32":
-        raise DTypeError(f"quantize: input must be float32, got {x.dtype.name}")
+        raise DTypeError(
+            f"quantize: input has the wrong dtype, got {x.dtype.name}, expected float32"
+        )
     if attrs.dtype not in rules.STORAGE:
         raise DTypeError(
             f"quantize: the result has the wrong dtype, got {attrs.dtype}, "

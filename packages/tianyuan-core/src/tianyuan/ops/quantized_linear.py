@@ -97,7 +97,7 @@ def _dynamic_reference(arrays: Arrays, attrs: LinearDynamic) -> Arrays:
 def _int4_infer(specs: Specs, attrs: LinearInt4) -> Specs:
     op, (x, w) = "linear_int4", specs[:2]
     if attrs.group < 1:
-        raise AttrError(f"{op}: group must be positive, got {attrs.group}")
+        raise AttrError(f"{op}: group is too small, got {attrs.group}, expected at least 1")
     _check(op, specs, attrs, "uint8")
     rows, inner = int(w.shape[0]), int(x.shape[-1])
     _expect(op, "weight", w, (rows, -(-inner // 2)))

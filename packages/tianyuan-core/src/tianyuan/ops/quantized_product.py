@@ -125,7 +125,7 @@ def _matmul_infer(specs: Specs, attrs: MatmulQuantized) -> Specs:
         raise ShapeError(
             f"{op}: inner extents differ, got {rules.shape_text(a.shape)} and "
             f"{rules.shape_text(b.shape)} with transpose_a={attrs.transpose_a}, "
-            f"transpose_b={attrs.transpose_b}"
+            f"transpose_b={attrs.transpose_b}, expected equal ones"
         )
     shape = (*shapes.broadcast(op, a.shape[:-2], b.shape[:-2]), rows, columns)
     _check_rest(op, specs, attrs, shape, columns)

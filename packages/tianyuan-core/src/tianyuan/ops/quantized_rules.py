@@ -106,7 +106,9 @@ def check_input_zero_point(op: str, spec: TensorSpec, zero_point: int, what: str
     if quant is None:
         return
     if quant.axis >= 0:
-        raise AttrError(f"{op}: {what} must be quantised per tensor, got axis {quant.axis}")
+        raise AttrError(
+            f"{op}: {what} must be quantised per tensor, got axis {quant.axis}, expected -1"
+        )
     if quant.zero_points[0] != zero_point:
         raise AttrError(
             f"{op}: {what} has another zero point, got {zero_point}, "

@@ -292,7 +292,8 @@ def _axis_infer(name: str, floats_only: bool) -> Any:
             if tuple(map(int, spec.shape)) != tuple(map(int, specs[0].shape)):
                 raise ShapeError(
                     f"{name}: inputs must have one shape, got "
-                    f"{' and '.join(shapes.format_shape(s.shape) for s in specs)}"
+                    f"{' and '.join(shapes.format_shape(s.shape) for s in specs)}, "
+                    "expected equal ones"
                 )
         return (specs[0].with_shape(specs[0].shape),)
 

@@ -210,7 +210,7 @@ def _pad_backward_infer(specs: Specs, attrs: a.PadBackward) -> Specs:
     if any(int(n) < 0 for n in shape):
         raise ShapeError(
             f"pad_backward: the pads exceed the extent, got {_text(specs[0].shape)} with pads "
-            f"{attrs.before} and {attrs.after}"
+            f"{attrs.before} and {attrs.after}, expected at most the extent"
         )
     _check_padded_extents("pad_backward", attrs, shape)
     return (specs[0].with_shape(shape),)

@@ -29,7 +29,8 @@ def _check(op: str, values: Sequence[TensorSpec], scalars: Sequence[TensorSpec])
         expect_float(op, spec, "a hyper-parameter")
         if spec.ndim:
             raise ShapeError(
-                f"{op}: a hyper-parameter must be 0-d, got {shapes.format_shape(spec.shape)}"
+                f"{op}: a hyper-parameter must be 0-d, got {shapes.format_shape(spec.shape)}, "
+                "expected ()"
             )
 
 

@@ -312,7 +312,7 @@ def _refused_products() -> Iterator[Invalid]:
 _Q8, _HALF = spec((2, 4, 4, 4), "int8"), Requantize(0, 0.5, **_form())
 INVALID: tuple[Invalid, ...] = (
     *_refused_products(),
-    Invalid("quantize", (spec((3,), "float64"),), DTypeError, "must be float32",
+    Invalid("quantize", (spec((3,), "float64"),), DTypeError, "expected float32",
             Quantize((0.5,), (0,))),
     Invalid("quantize", (spec((3,)),), AttrError, "wrong number of scales",
             Quantize((0.5, 0.5), (0, 0), 0)),

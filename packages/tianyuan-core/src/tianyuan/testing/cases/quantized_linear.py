@@ -73,7 +73,7 @@ INVALID: tuple[Invalid, ...] = (
             LinearDynamic()),
     Invalid("linear_dynamic", (spec((1, 200_000)), spec((4, 200_000), "int8"), _S), ShapeError,
             "too long for an int32 accumulator", LinearDynamic()),
-    Invalid("linear_int4", (_X, _PACKED, _GROUPS), AttrError, "group must be positive",
+    Invalid("linear_int4", (_X, _PACKED, _GROUPS), AttrError, "group is too small",
             LinearInt4(0)),
     Invalid("linear_int4", (_X, _PACKED, _GROUPS), ShapeError, "scales has the wrong shape",
             LinearInt4(8)),
