@@ -11,6 +11,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+PAGES = [
+    ROOT / "README.md",
+    *sorted(ROOT.glob("docs/*.md")),
+    *sorted(ROOT.glob("benchmarks/*.md")),
+    *sorted(ROOT.glob("packages/*/README.md")),
+    *sorted(ROOT.glob("packages/*/native/README.md")),
+]
 
 
 def blocks(document: str, marker: str) -> dict[str, str]:
@@ -82,6 +89,31 @@ def test_files_that_the_readme_and_the_pages_name_exist(name: str) -> None:
         if path.startswith(("myplugin", "test_myplugin", "setup")):
             continue
         assert (core / path).exists(), f"{name} names {path}, which is not there"
+
+
+def headings(page: Path) -> set[str]:
+    """Return the anchors of a page's headings."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    found = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-") for title in found}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        target, _, anchor = link.partition("#")
+        if not target.startswith(("http://", "https://", "mailto:")):
+            found = page.parent / target if target else page
+            assert found.exists(), f"{page.name} leads to {link}"
+            assert not anchor or anchor in headings(found), f"{page.name} leads to {link}"
+
+
+def test_every_page_is_on_the_site() -> None:
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^ +- ([\w-]+\.md)$", site, flags=re.MULTILINE))
+    made = {"index.md", "benchmarks.md"}
+    assert listed - made == {page.name for page in (ROOT / "docs").glob("*.md")}
 
 
 def test_the_guides_plugin_builds_and_passes_the_kit(tmp_path: Path) -> None:

@@ -71,13 +71,10 @@ def public_objects() -> Iterator[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_examples_give_what_they_show(
-    name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_examples_give_what_they_show(name: str) -> None:
     for module, needed in OPTIONAL.items():
         if name == module or name.startswith(module + "."):
             pytest.importorskip(needed)
-    monkeypatch.chdir(tmp_path)
     assert run_examples(import_module(name)) == []
 
 

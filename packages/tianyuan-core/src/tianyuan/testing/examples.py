@@ -1,10 +1,12 @@
-"""Decide under which conditions the examples in docstrings run: seeded, on the numpy backend."""
+"""Decide under which conditions examples in docstrings run: seeded, on the numpy backend, apart."""
 
 from __future__ import annotations
 
 import doctest
+import os
 import pkgutil
 import random
+import tempfile
 from importlib import import_module
 from types import ModuleType
 
@@ -43,24 +45,34 @@ def documented(module: ModuleType) -> set[str]:
 def run_examples(module: ModuleType) -> list[str]:
     """Run a module's examples and return a report for each that gives something else.
 
-    Each docstring runs on its own, with the module's names at hand, seeded generators, numpy's
-    default way of printing and kernels of the numpy backend only.
+    Each docstring runs on its own, with the module's names at hand, in an empty folder, with
+    seeded generators, numpy's default way of printing and kernels of the numpy backend only.
 
     >>> from tianyuan.functional import elemwise
     >>> run_examples(elemwise)
     []
     """
-    reports = []
-    for test in _tests(module):
-        tianyuan.random.seed(0)
-        np.random.seed(0)
-        random.seed(0)
-        said: list[str] = []
-        with np.printoptions(**_PRINTED), tianyuan.use_backend("numpy"):  # type: ignore[arg-type]
+    return [report for test in _tests(module) if (report := _run(test))]
+
+
+def _run(test: doctest.DocTest) -> str:
+    """Return what went wrong in an example, empty where nothing did."""
+    tianyuan.random.seed(0)
+    np.random.seed(0)
+    random.seed(0)
+    said: list[str] = []
+    here = os.getcwd()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        np.printoptions(**_PRINTED),  # type: ignore[arg-type]
+        tianyuan.use_backend("numpy"),
+    ):
+        os.chdir(folder)
+        try:
             failed = doctest.DocTestRunner(verbose=False).run(test, out=said.append).failed
-        if failed:
-            reports.append("".join(said))
-    return reports
+        finally:
+            os.chdir(here)
+    return "".join(said) if failed else ""
 
 
 def _tests(module: ModuleType) -> list[doctest.DocTest]:
