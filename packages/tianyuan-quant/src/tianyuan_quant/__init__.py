@@ -26,6 +26,8 @@ _PUBLIC = {
         "disable_fake_quant", "disable_observer", "enable_fake_quant", "enable_observer",
         "hide_fake_quant", "propagate_qconfig", "quantize", "quantize_qat", "reset_qconfig",
     ),
+    "easyquant": ("apply_easy_quant",),
+    "equalise": ("equalize",),
     "fake": (
         "FakeQuantize", "LSQ", "LearnableFakeQuantize", "PACT", "TQT", "fake_quant_bias",
         "fake_quant_tensor",
@@ -41,7 +43,7 @@ _PUBLIC = {
     ),
     "registration": ("register_qat", "register_quantized"),
     "report": ("LayerReport", "Report", "StaticResult"),
-    "static": ("apply_easy_quant", "quantize_static"),
+    "static": ("quantize_static",),
     "weights": ("quantize_dynamic", "quantize_weights"),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,11 @@ from tianyuan.jit.model import as_input, read_model, write_model
 
 from .calibrate import Ranges, evaluate
 from .config import QConfig, static_qconfig
+from .graph_equalise import equalize_graph
+from .graph_measure import measured
 from .graphs import Quantiser, label, prepared
-from .report import LayerReport, Noise, Report
+from .report import Report
+from .rounding import learn_rounding
 
 
 def quantize_file(
@@ -27,6 +31,9 @@ def quantize_file(
     qconfig: QConfig = static_qconfig,
     keep: Sequence[str] = (),
     bias_correction: bool = True,
+    equalize: bool = False,
+    rounding_steps: int = 0,
+    sensitivity: bool = False,
 ) -> Report:
     """Quantise a ``.tym`` or ``.onnx`` file after looking at data; return what that loses.
 
@@ -37,35 +44,87 @@ def quantize_file(
         source: the file of floats.
         calibration_data: batches; each an input, or a tuple of the inputs in the file's order.
         target: the ``.tym`` file to write; an old one stays whole until the new one is complete.
-        qconfig: how activations are watched, and the dtype of weights.
+        qconfig: how activations are watched, and the dtype of weights; without a channel axis
+            weights have one scale per tensor.
         keep: patterns of weights' names whose products stay in floats.
-        bias_correction: takes the mean error that rounded weights make out of the biases.
+        bias_correction, equalize, rounding_steps, sensitivity: as for ``quantize_static``.
 
     Raises:
         AttrError: where there is no data, numbers are not finite, a pattern fits no product, or
             nothing can be quantised.
+
+    >>> import tempfile
+    >>> import tianyuan.module as M
+    >>> from tianyuan.jit import trace
+    >>> net = M.Linear(4, 2)
+    >>> run = trace(lambda x: net(x), capture_as_const=True)
+    >>> data = np.ones((8, 4), np.float32)
+    >>> _ = run(Tensor(data))
+    >>> folder = tempfile.mkdtemp()
+    >>> run.dump(f"{folder}/net.tym")
+    >>> report = quantize_file(f"{folder}/net.tym", [data], f"{folder}/int8.tym")
+    >>> report.output_snr > 20
+    True
     """
     graph, names = read_floats(source)
     inputs = [value.name for value in graph.inputs]
     graph = prepared(graph)
     batches = _batches(graph, calibration_data)
-    ranges = Ranges(qconfig)
-    quantiser = Quantiser(graph, ranges, qconfig, keep)
-    every = Quantiser(graph, ranges, qconfig)
+    quantiser = Quantiser(graph, Ranges(qconfig), qconfig, keep)
+    every = Quantiser(graph, quantiser.ranges, qconfig)
     named = [label(node) for node in graph.nodes if every.is_product(node)]
     check_kept("quantize", keep, named, "product with a constant weight")
-    products = [node for node in graph.nodes if quantiser.is_product(node)]
-    errors: dict[Node, list[np.ndarray]] = {node: [] for node in products}
+    if equalize:
+        equalize_graph(graph)
     for batch in batches:
-        values = evaluate(graph, batch)
-        ranges.watch(values)
-        for node in products if bias_correction else ():
-            errors[node].append(_weight_error(quantiser, node, values))
+        quantiser.ranges.watch(evaluate(graph, batch))
+    products = [node for node in graph.nodes if quantiser.is_product(node)]
+    if rounding_steps:
+        _learn_roundings(quantiser, products, batches, rounding_steps)
     if bias_correction:
-        quantiser.corrections = {node: np.mean(found, axis=0) for node, found in errors.items()}
+        _correct_biases(quantiser, products, batches)
     new = quantiser.run()
     write_model(target, new, inputs, names)
-    return _report(graph, new, quantiser, batches)
+    return measured(quantiser, new, products, batches, sensitivity)
+
+
+def _correct_biases(
+    quantiser: Quantiser, products: Sequence[Node], batches: Sequence[Sequence[np.ndarray]]
+) -> None:
+    errors: dict[Node, list[np.ndarray]] = {node: [] for node in products}
+    for batch in batches:
+        values = evaluate(quantiser.graph, batch)
+        for node in products:
+            errors[node].append(_weight_error(quantiser, node, values))
+    quantiser.corrections = {node: np.mean(found, axis=0) for node, found in errors.items()}
+
+
+def _learn_roundings(
+    quantiser: Quantiser,
+    products: Sequence[Node],
+    batches: Sequence[Sequence[np.ndarray]],
+    steps: int,
+) -> None:
+    """Round each weight by what its product gives on inputs as integers have them."""
+    for node in products:
+        inputs = [evaluate(quantiser.graph, batch)[node.inputs[0]] for batch in batches]
+        form = quantiser.ranges.params(node.inputs[0], label(node))
+        _, params = quantiser.weight(node)
+        weight = quantiser.graph.constants[node.inputs[1]].array
+        run = partial(_product, node)
+        pairs = [
+            (Tensor(form.real(form.stored(x))), run(Tensor(x), Tensor(weight))) for x in inputs
+        ]
+        quantiser.roundings[node] = learn_rounding(weight, params, run, pairs, steps)
+
+
+def _product(node: Node, x: Tensor, weight: Tensor) -> Tensor:
+    """Compute a node's product alone, without bias, residual and bound."""
+    attrs = {name: getattr(node.attrs, name) for name in vars(node.attrs)}
+    attrs.update(has_bias=False, has_residual=False, activation="identity", lower=0.0, upper=0.0)
+    op = registry.get_op(node.op.name)
+    result: Tensor = dispatch.apply(op, [x, weight], op.attrs(**attrs))
+    return result
 
 
 def read_floats(source: str | os.PathLike[str]) -> tuple[Graph, list[str]]:
@@ -118,42 +177,8 @@ def check_kept(op: str, keep: Sequence[str], names: Sequence[str], what: str) ->
 def _weight_error(quantiser: Quantiser, node: Node, values: dict[Value, np.ndarray]) -> np.ndarray:
     """Return the mean by channel of what rounded weights add to a product."""
     stored, params = quantiser.weight(node)
-    weight = values[node.inputs[1]]
-    shape = [1] * weight.ndim
-    if params.axis >= 0:
-        shape[params.axis] = -1
-    scale = np.array(params.scales, np.float32).reshape(shape)
-    wrong = stored.astype(np.float32) * scale - weight
-    attrs = {name: getattr(node.attrs, name) for name in vars(node.attrs)}
-    attrs.update(has_bias=False, has_residual=False, activation="identity", lower=0.0, upper=0.0)
-    operands = [Tensor(values[node.inputs[0]]), Tensor(wrong)]
-    error = dispatch.apply(registry.get_op(node.op.name), operands, node.op.attrs(**attrs)).numpy()
+    wrong = params.real(stored) - values[node.inputs[1]]
+    error = _product(node, Tensor(values[node.inputs[0]]), Tensor(wrong)).numpy()
     channel = 1 if node.op.name == "conv2d_fused" else error.ndim - 1
     axes = tuple(axis for axis in range(error.ndim) if axis != channel)
     return np.asarray(error.mean(axis=axes, dtype=np.float64))
-
-
-def _report(
-    graph: Graph, new: Graph, quantiser: Quantiser, batches: Sequence[Sequence[np.ndarray]]
-) -> Report:
-    total = Noise()
-    noise = {
-        value: Noise()
-        for node in graph.nodes
-        for value in node.outputs
-        if value in quantiser.places and value.spec.dtype == np.float32
-    }
-    for batch in batches:
-        want, got = evaluate(graph, batch), evaluate(new, batch)
-        for value, found in noise.items():
-            stored, params = quantiser.places[value]
-            numbers = got[stored].astype(np.float32) - np.float32(params.zero_points[0])
-            found.add(want[value], numbers * np.float32(params.scales[0]))
-        for old, value in zip(graph.outputs, new.outputs, strict=True):
-            total.add(want[old], got[value])
-    layers = tuple(
-        LayerReport(label(value.node), value.node.op.name, found.decibel)
-        for value, found in noise.items()
-        if value.node is not None
-    )
-    return Report(layers, total.decibel)

@@ -71,6 +71,8 @@ class Quantiser:
     """Rewrites one graph; values have a float form, a stored form, or both, made when asked for.
 
     Attributes:
+        corrections: what is taken out of each product's bias.
+        roundings: integers of weights, where they are not the nearest ones.
         places: for each old value, the stored value of the new graph and its parameters.
     """
 
@@ -79,6 +81,7 @@ class Quantiser:
     config: QConfig
     kept: Sequence[str] = ()
     corrections: dict[Node, np.ndarray] = field(default_factory=dict)
+    roundings: dict[Node, np.ndarray] = field(default_factory=dict)
     places: dict[Value, tuple[Value, HostParams]] = field(default_factory=dict)
 
     def run(self) -> Graph:
@@ -171,14 +174,18 @@ class Quantiser:
         if node.op.name == "matmul_fused":
             axis = 0 if node.attrs.transpose_b else 1
         assert self.config.weight_observer is not None
-        dtype = self.config.weight_observer().dtype
-        reach = np.abs(array).max(axis=tuple(a for a in range(array.ndim) if a != axis), initial=0)
+        observer = self.config.weight_observer()
+        dtype, rest = observer.dtype, tuple(a for a in range(array.ndim) if a != axis)
+        if getattr(observer, "channel_axis", None) is None:
+            rest = tuple(range(array.ndim))
+        reach = np.abs(array).max(axis=rest, initial=0).reshape(-1)
         scales = np.maximum(reach / np.float32(dtype.qmax), np.float32(1e-8)).astype(np.float32)
         zeros = (0,) * len(scales)
         params = HostParams(
             tuple(map(float, scales)), zeros, axis if len(scales) > 1 else -1, dtype
         )
-        return params.stored(array), params
+        known = self.roundings.get(node)
+        return params.stored(array) if known is None else known, params
 
     def _product(self, to: Rebuilder, node: Node) -> None:
         owner, rest = label(node), list(node.inputs[2:])

@@ -125,6 +125,17 @@ class HostParams:
         found = np.rint((array.astype(np.float32) / scale).astype(np.float64)) + zero
         return np.clip(found, self.dtype.qmin, self.dtype.qmax).astype(self.dtype.storage)
 
+    def real(self, integers: np.ndarray) -> np.ndarray:
+        """Return the numbers that integers stand for, in float32."""
+        shape = [1] * integers.ndim
+        if self.axis >= 0:
+            shape[self.axis] = -1
+        scale, zero = (
+            np.array(v).reshape(shape if self.axis >= 0 else ())
+            for v in (self.scales, self.zero_points)
+        )
+        return np.asarray((integers - zero).astype(np.float32) * scale.astype(np.float32))
+
     def form(self, lower: float = -np.inf, upper: float = np.inf) -> dict[str, Any]:
         """Return the attributes that end quantised ops, with real bounds taken in."""
         scale, zero = np.float32(self.scales[0]), self.zero_points[0]

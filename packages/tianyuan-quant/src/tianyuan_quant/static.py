@@ -1,19 +1,20 @@
-"""Quantise a trained network by looking at data only, and report what each layer loses."""
+"""Quantise a trained network or file by looking at data only, and report what each layer loses."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import tianyuan.functional as F
 from tianyuan import Parameter, Tensor
 from tianyuan.errors import AttrError
+from tianyuan.jit import load
 from tianyuan.module import Module
 
-from .config import QConfigs, static_qconfig
+from .config import QConfig, QConfigs, static_qconfig
 from .convert import (
     disable_observer,
     enable_fake_quant,
@@ -22,40 +23,74 @@ from .convert import (
     quantize,
     quantize_qat,
 )
+from .equalise import equalize as equalize_channels
 from .fake import fake_quant_tensor
+from .files import quantize_file
+from .measure import Batch, measured
 from .observer import PassiveObserver
-from .params import QParams
 from .qat.module import QATModule
-from .qat.product import QATProduct
-from .report import LayerReport, Noise, Report, StaticResult
-from .watch import tensors_of
-
-Batch = tuple[Tensor, ...]
+from .qat.product import QATProduct, activate
+from .report import StaticResult
+from .rounding import learn_rounding
 
 
 def quantize_static(
-    module: Module,
+    model: Module | str | os.PathLike[str],
     calibration_data: Iterable[Any],
     qconfig: QConfigs = static_qconfig,
     bias_correction: bool = True,
     sensitivity: bool = False,
+    equalize: bool = False,
+    rounding_steps: int = 0,
+    keep: Sequence[str] = (),
+    target: str | os.PathLike[str] | None = None,
 ) -> StaticResult:
-    """Quantise a trained network after looking at data; the network itself stays as it is.
+    """Quantise a trained network, or a model file, after looking at data.
 
     Args:
-        module: the float network.
+        model: the float network, which stays as it is, or a ``.tym`` or ``.onnx`` file.
         calibration_data: batches; each an input, or a tuple of the inputs.
-        qconfig: configuration, or one by pattern of module names; None keeps modules in floats.
+        qconfig: how weights and activations are quantised; for networks also one configuration by
+            pattern of module names, where None keeps modules in floats.
         bias_correction: takes the mean error that rounded weights make out of the biases.
         sensitivity: also measures what each layer costs alone: one run per layer.
+        equalize: first spreads the ranges of channels evenly over neighbouring layers, see
+            ``equalize``; worth it where weights have one scale per tensor.
+        rounding_steps: learns in so many steps per layer which weights to round up and which
+            down (AdaRound); 0 rounds to nearest. Some hundred are enough; worth it below 8 bits.
+        keep: patterns of names (in a file: of weights) that stay in floats.
+        target: the ``.tym`` file to write, where the model is a file.
+
+    Returns:
+        the network in integers, or the model loaded from ``target``, and the report.
 
     Raises:
-        AttrError: where there is no data, a batch has numbers that are not finite, or the
-            network is quantised already.
+        AttrError: where there is no data, a batch has numbers that are not finite, a pattern
+            matches nothing, the network is quantised already, or a target is missing.
+
+    >>> import tianyuan.module as M
+    >>> result = quantize_static(M.Sequential(M.Linear(4, 2)), [np.ones((8, 4), np.float32)])
+    >>> result.module(Tensor(np.ones((1, 4), np.float32))).shape
+    (1, 2)
     """
+    if rounding_steps < 0:
+        raise AttrError(f"quantize_static: rounding_steps is negative, got {rounding_steps}")
+    if not isinstance(model, Module):
+        if target is None or not isinstance(qconfig, QConfig):
+            raise AttrError(
+                "quantize_static: a file needs target=, the file to write, and one QConfig; got "
+                f"target={target!r} and {type(qconfig).__name__}"
+            )
+        report = quantize_file(
+            model, calibration_data, target, qconfig, keep, bias_correction, equalize,
+            rounding_steps, sensitivity,
+        )  # fmt: skip
+        return StaticResult(load(target), report)
     batches = _checked(calibration_data)
-    net = copy.deepcopy(module).eval()
-    net = quantize_qat(net, qconfig=qconfig, example=batches[0])
+    net = copy.deepcopy(model).eval()
+    if equalize:
+        equalize_channels(net, batches[0])
+    net = quantize_qat(net, qconfig=_without(qconfig, keep), example=batches[0])
     net.eval()
     parts = _parts(net)
     with hide_fake_quant(net):
@@ -66,11 +101,20 @@ def quantize_static(
     for name, part in parts:
         _freeze(name, part)
     enable_fake_quant(net)
+    if rounding_steps:
+        _learn_roundings(net, parts, batches, rounding_steps)
     if bias_correction:
-        for part, error in _weight_errors(net, parts, batches):
-            _shift_bias(part, -error)
-    report = _report(net, parts, batches, sensitivity)
+        for layer, error in _weight_errors(net, parts, batches):
+            _shift_bias(layer, -error)
+    report = measured(net, parts, batches, sensitivity)
     return StaticResult(quantize(net), report)
+
+
+def _without(qconfig: QConfigs, keep: Sequence[str]) -> QConfigs:
+    if not keep:
+        return qconfig
+    given = {"*": qconfig} if isinstance(qconfig, QConfig) else dict(qconfig)
+    return {**given, **dict.fromkeys(keep)}
 
 
 def _checked(data: Iterable[Any]) -> list[Batch]:
@@ -144,94 +188,48 @@ def _shift_bias(part: QATProduct, shift: np.ndarray) -> None:
         layer.bias[...] = layer.bias + Tensor(value.reshape(layer.bias.shape))
 
 
+def _learn_roundings(
+    net: Module, parts: Sequence[tuple[str, QATModule]], batches: Sequence[Batch], steps: int
+) -> None:
+    """Round the weights of each layer, in the order in which they run, by what comes out."""
+    known = {id(part): name for name, part in parts}
+    layers: list[QATProduct] = []
+
+    def note(part: Any, inputs: Any) -> None:
+        if part not in layers:
+            layers.append(part)
+
+    handles = [p.register_forward_pre_hook(note) for _, p in parts if isinstance(p, QATProduct)]
+    net(*batches[0])
+    for handle in handles:
+        handle.remove()
+    for part in layers:
+        weight, bias = part.folded()
+        with _inputs_of(part) as wanted, hide_fake_quant(net):
+            for batch in batches:
+                net(*batch)
+        with _inputs_of(part) as given:
+            for batch in batches:
+                net(*batch)
+
+        def product(x: Tensor, w: Tensor, part: Any = part, bias: Any = bias) -> Tensor:
+            return activate(part.calc(x, w, bias), part.epilogue)
+
+        pairs = [(x, product(y, weight)) for x, y in zip(given, wanted, strict=True)]
+        params = part.host_weight(known[id(part)])
+        found = learn_rounding(weight.numpy(), params, product, pairs, steps)
+        part.replace_weight(Tensor(params.real(found)))
+
+
 @contextmanager
-def _results(parts: Sequence[tuple[str, QATModule]]) -> Iterator[dict[str, np.ndarray]]:
-    found: dict[str, np.ndarray] = {}
+def _inputs_of(part: Module) -> Iterator[list[Tensor]]:
+    found: list[Tensor] = []
 
-    def keep(name: str) -> Callable[..., None]:
-        def hook(module: Any, inputs: Any, outputs: Any) -> None:
-            found[name] = outputs.numpy()
+    def look(module: Any, inputs: Any) -> None:
+        found.append(inputs[0].detach())
 
-        return hook
-
-    handles = [part.register_forward_hook(keep(name)) for name, part in parts]
+    handle = part.register_forward_pre_hook(look)
     try:
         yield found
     finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _outputs(net: Module, batch: Batch) -> np.ndarray:
-    return np.concatenate([t.numpy().reshape(-1) for t in tensors_of(net(*batch))])
-
-
-def _report(
-    net: Module,
-    parts: Sequence[tuple[str, QATModule]],
-    batches: Sequence[Batch],
-    sensitivity: bool,
-) -> Report:
-    noise = {name: Noise() for name, _ in parts}
-    total = Noise()
-    alone = {name: Noise() for name, _ in parts} if sensitivity else {}
-    for batch in batches:
-        with _results(parts) as want, hide_fake_quant(net):
-            output = _outputs(net, batch)
-        with _results(parts) as got:
-            total.add(output, _outputs(net, batch))
-        for name in noise:
-            if name in want and name in got:
-                noise[name].add(want[name], got[name])
-        for name, part in parts if sensitivity else ():
-            with hide_fake_quant(net):
-                part.set_fake_quant(True)
-                alone[name].add(output, _outputs(net, batch))
-    layers = tuple(
-        LayerReport(
-            name,
-            type(part).__name__,
-            noise[name].decibel,
-            alone[name].decibel if sensitivity else None,
-        )
-        for name, part in parts
-    )
-    return Report(layers, total.decibel)
-
-
-def apply_easy_quant(
-    module: Module, data: Tensor, start: float = 0.8, stop: float = 1.2, num: int = 40
-) -> Module:
-    """Scale the range of each activation so that it loses least on data (EasyQuant, D. Wu, 2020).
-
-    Args:
-        module: a network in training form whose observers are passive and set.
-        data: an input.
-        start, stop, num: which factors of the scale to try.
-    """
-    parts = [
-        (name, part)
-        for name, part in module.named_modules()
-        if isinstance(part, QATModule) and isinstance(part.act_observer, PassiveObserver)
-    ]
-    with _results(parts) as found, hide_fake_quant(module):
-        module(data)
-    for name, part in parts:
-        if name in found:
-            observer: Any = part.act_observer
-            given: QParams = observer.get_qparams()
-            observer.set_qparams(_best_scale(found[name], given, np.linspace(start, stop, num)))
-    return module
-
-
-def _best_scale(values: np.ndarray, params: QParams, factors: np.ndarray) -> QParams:
-    assert params.scale is not None
-    value = Tensor(values)
-    best, least = params, float("inf")
-    for factor in (1.0, *factors):
-        tried = QParams(**vars(params))
-        tried.scale = params.scale * float(factor)
-        error = float(F.mean(F.square(fake_quant_tensor(value, tried) - value)).item())
-        if error < least:
-            best, least = tried, error
-    return best
+        handle.remove()

@@ -57,6 +57,17 @@ class QATProduct(QATModule):
         weight: Tensor = self.layer().weight
         return weight
 
+    def replace_weight(self, folded: Tensor) -> None:
+        """Set the weight so that ``folded`` gives this one."""
+        if self.norm() is not None:
+            folded = folded / F.reshape(self._factor(), (-1, *(1,) * (folded.ndim - 1)))
+        weight = self.layer().weight
+        weight[...] = F.reshape(self.unarranged(folded), weight.shape)
+
+    def unarranged(self, weight: Tensor) -> Tensor:
+        """Return a weight with output channels first as the float layer holds it."""
+        return weight
+
     def channels(self, values: Tensor) -> Tensor:
         """Shape one value per output channel to meet results."""
         raise NotImplementedError
@@ -151,14 +162,16 @@ class _Transposed(_Convolution):
         weight = plain_weight("conv_transpose2d", own.weight, own.groups, 4)
         return turned_weight("conv_transpose2d", weight, own.groups)
 
+    def unarranged(self, weight: Tensor) -> Tensor:
+        return turned_weight("conv_transpose2d", weight, self.layer().groups)
+
     def calc(self, inp: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         own = self.layer()
         if bias is not None:
             bias = F.reshape(bias, (1, -1, 1, 1))
-        weight = turned_weight("conv_transpose2d", weight, own.groups)  # and back again
         result: Tensor = F.nn.conv_transpose2d(
-            inp, weight, bias, own.stride, own.padding, own.output_padding, own.dilation,
-            own.groups,
+            inp, self.unarranged(weight), bias, own.stride, own.padding, own.output_padding,
+            own.dilation, own.groups,
         )  # fmt: skip
         return result
 

@@ -1,0 +1,55 @@
+"""Scale the ranges of activations so that they lose least on data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tianyuan.functional as F
+from tianyuan import Tensor
+from tianyuan.module import Module
+
+from .convert import hide_fake_quant
+from .fake import fake_quant_tensor
+from .measure import results
+from .observer import PassiveObserver
+from .params import QParams
+from .qat.module import QATModule
+
+
+def apply_easy_quant(
+    module: Module, data: Tensor, start: float = 0.8, stop: float = 1.2, num: int = 40
+) -> Module:
+    """Scale the range of each activation so that it loses least on data (EasyQuant, D. Wu, 2020).
+
+    Args:
+        module: a network in training form whose observers are passive and set.
+        data: an input.
+        start, stop, num: which factors of the scale to try.
+    """
+    parts = [
+        (name, part)
+        for name, part in module.named_modules()
+        if isinstance(part, QATModule) and isinstance(part.act_observer, PassiveObserver)
+    ]
+    with results(parts) as found, hide_fake_quant(module):
+        module(data)
+    for name, part in parts:
+        if name in found:
+            observer: Any = part.act_observer
+            given: QParams = observer.get_qparams()
+            observer.set_qparams(_best_scale(found[name], given, np.linspace(start, stop, num)))
+    return module
+
+
+def _best_scale(values: np.ndarray, params: QParams, factors: np.ndarray) -> QParams:
+    assert params.scale is not None
+    value = Tensor(values)
+    best, least = params, float("inf")
+    for factor in (1.0, *factors):
+        tried = QParams(**vars(params))
+        tried.scale = params.scale * float(factor)
+        error = float(F.mean(F.square(fake_quant_tensor(value, tried) - value)).item())
+        if error < least:
+            best, least = tried, error
+    return best

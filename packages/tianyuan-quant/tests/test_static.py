@@ -1,0 +1,235 @@
+"""Options of quantisation after training do what they say, on networks and on files."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+
+import numpy as np
+import pytest
+import tianyuan
+import tianyuan.functional as F
+import tianyuan.module as M
+import tianyuan.quantization as Q
+from tianyuan import jit
+from tianyuan.errors import AttrError
+
+PER_TENSOR = Q.QConfig(
+    partial(Q.MinMaxObserver, dtype="qint8_narrow"),
+    partial(Q.HistogramObserver, dtype="quint8", mode=Q.QuantMode.ASYMMERTIC),
+    partial(Q.FakeQuantize, dtype="qint8_narrow"),
+    partial(Q.FakeQuantize, dtype="quint8"),
+)
+FOUR_BITS = Q.QConfig(
+    partial(Q.MinMaxObserver, dtype="qint4", channel_axis=0),
+    partial(Q.HistogramObserver, dtype="quint8", mode=Q.QuantMode.ASYMMERTIC),
+    partial(Q.FakeQuantize, dtype="qint4"),
+    partial(Q.FakeQuantize, dtype="quint8"),
+)
+
+
+class Net(M.Module):
+    """A chain with normalisation, a depthwise convolution, pooling and a linear map."""
+
+    def __init__(self):
+        super().__init__()
+        self.expand, self.bn1 = M.Conv2d(3, 12, 1, bias=False), M.BatchNorm2d(12)
+        self.depth, self.bn2 = M.Conv2d(12, 12, 3, padding=1, groups=12), M.BatchNorm2d(12)
+        self.project = M.Conv2d(12, 8, 1)
+        self.fc = M.Linear(8, 5)
+
+    def forward(self, x):
+        x = F.relu(self.bn1(self.expand(x)))
+        x = F.nn.max_pool2d(F.relu(self.bn2(self.depth(x))), 2)
+        x = F.relu(self.project(x))
+        return self.fc(F.flatten(F.nn.adaptive_avg_pool2d(x, 1), 1))
+
+
+def data(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+@pytest.fixture
+def net():
+    tianyuan.random.seed(11)
+    net = Net().train()
+    for seed in range(3):
+        net(tianyuan.Tensor(data(16, 3, 8, 8, seed=seed)))
+    return net.eval()
+
+
+@pytest.fixture
+def uneven(net):
+    """The same function with channels scaled up to 300 times apart, and back in the next layer."""
+    factors = np.geomspace(0.06, 18, 12).astype(np.float32)
+    np.random.default_rng(1).shuffle(factors)
+    for part in (net.bn1.weight, net.bn1.bias):
+        part[...] = part * tianyuan.Tensor(factors.reshape(part.shape))
+    net.depth.weight[...] = net.depth.weight / tianyuan.Tensor(factors.reshape(12, 1, 1, 1, 1))
+    for part in (net.bn2.weight, net.bn2.bias):
+        part[...] = part * tianyuan.Tensor(factors[::-1].reshape(part.shape).copy())
+    net.project.weight[...] = net.project.weight / tianyuan.Tensor(
+        factors[::-1].reshape(1, 12, 1, 1).copy()
+    )
+    return net
+
+
+def outputs(net, x):
+    return np.asarray(net(tianyuan.Tensor(x)).numpy())
+
+
+def snr(want, got):
+    return 10 * np.log10(np.square(want).sum() / np.square(got - want).sum())
+
+
+def dumped(net, example, path):
+    traced = jit.trace(lambda x: net(x), symbolic=True, capture_as_const=True)
+    traced(tianyuan.Tensor(example))
+    traced.dump(str(path), arg_names=["x"], dynamic_shapes={"x": {0: "n"}})
+    return path
+
+
+def reach(array, axis):
+    return np.abs(array).max(axis=tuple(a for a in range(array.ndim) if a != axis)).reshape(-1)
+
+
+def test_equalising_keeps_the_function_and_evens_the_ranges(uneven):
+    x = data(8, 3, 8, 8, seed=9)
+    want = outputs(uneven, x)
+    same = Q.equalize(copy.deepcopy(uneven), x)
+    np.testing.assert_allclose(outputs(same, x), want, rtol=1e-3, atol=1e-4)
+    norm = same.depth.bn
+    factor = norm.weight.numpy() / np.sqrt(norm.running_var.numpy() + norm.eps)
+    depth = same.depth.conv.weight.numpy().reshape(12, 9) * factor.reshape(12, 1)
+    np.testing.assert_allclose(
+        reach(depth, 0), reach(same.project.weight.numpy(), 1), rtol=0.02
+    )  # fmt: skip
+
+
+def test_equalising_restores_what_uneven_channels_lose(uneven):
+    batches = [data(16, 3, 8, 8, seed=s) for s in range(2)]
+    x = data(32, 3, 8, 8, seed=9)
+    want = outputs(uneven, x)
+    plain = Q.quantize_static(uneven, batches, PER_TENSOR)
+    even = Q.quantize_static(uneven, batches, PER_TENSOR, equalize=True)
+    assert snr(want, outputs(plain.module, x)) < 20
+    assert snr(want, outputs(even.module, x)) > 28
+
+
+def test_equalising_a_file(uneven, tmp_path):
+    batches = [data(16, 3, 8, 8, seed=s) for s in range(2)]
+    x = data(32, 3, 8, 8, seed=9)
+    want = outputs(uneven, x)
+    source = dumped(uneven, x[:2], tmp_path / "float.tym")
+    found = [
+        Q.quantize_static(
+            source, batches, PER_TENSOR, equalize=equalize, target=tmp_path / f"{equalize}.tym"
+        )
+        for equalize in (False, True)
+    ]
+    assert snr(want, np.asarray(found[0].module(x))) < 20
+    assert snr(want, np.asarray(found[1].module(x))) > 28
+
+
+def test_nothing_to_equalise():
+    with pytest.raises(AttrError, match="no two layers follow each other"):
+        Q.equalize(M.Sequential(M.Conv2d(3, 3, 1), M.Sigmoid()), data(1, 3, 4, 4))
+
+
+def test_relu6_and_shared_results_are_left_alone():
+    class Six(M.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = (M.Conv2d(4, 4, 1) for _ in range(3))
+
+        def forward(self, x):
+            y = F.nn.relu6(self.a(x))
+            y = self.b(y)
+            return self.c(y) + y
+
+    with pytest.raises(AttrError, match="no two layers"):
+        Q.equalize(Six(), data(1, 4, 3, 3))
+
+
+def test_learned_rounding_loses_less_than_nearest(tmp_path):
+    tianyuan.random.seed(2)
+    net = M.Sequential(M.Linear(48, 32), M.ReLU(), M.Linear(32, 6)).eval()
+    # Real inputs are correlated: these lie close to six dimensions of 48.
+    basis = data(6, 48, seed=7)
+    batches = [data(64, 6, seed=s) @ basis + 0.1 * data(64, 48, seed=s + 50) for s in range(4)]
+    x = data(256, 6, seed=9) @ basis
+    want = outputs(net, x)
+    options = {"qconfig": FOUR_BITS, "bias_correction": False}
+    nearest = Q.quantize_static(net, batches, **options)
+    learned = Q.quantize_static(net, batches, **options, rounding_steps=200)
+    gain = snr(want, outputs(learned.module, x)) - snr(want, outputs(nearest.module, x))
+    assert gain > 3
+    for name in ("0", "2"):
+        a, b = (r.module[int(name)].weight.numpy().astype(int) for r in (nearest, learned))
+        assert np.abs(a - b).max() == 1
+    source = dumped(net, x[:2], tmp_path / "float.tym")
+    files = [
+        Q.quantize_static(
+            source, batches, **options, rounding_steps=n, target=tmp_path / f"{n}.tym"
+        )
+        for n in (0, 200)
+    ]
+    nearest_snr, learned_snr = (snr(want, np.asarray(r.module(x))) for r in files)
+    assert learned_snr > nearest_snr + 3
+
+
+def test_rounding_reconstructs_one_layer_better():
+    from tianyuan_quant.params import HostParams, quant_dtype
+    from tianyuan_quant.rounding import learn_rounding
+
+    # Inputs of which two are nearly equal: rounding both their weights down adds up.
+    common = data(200, 1, seed=1)
+    x = np.concatenate([common + 0.05 * data(200, 1, seed=2 + i) for i in range(6)], 1)
+    w = np.full((3, 6), 0.35, np.float32) + 0.05 * data(3, 6, seed=5)
+    params = HostParams((1.0,), (0,), -1, quant_dtype("qint4"))
+    pairs = [(tianyuan.Tensor(x), tianyuan.Tensor(x @ w.T))]
+    found = learn_rounding(w, params, lambda a, b: F.nn.linear(a, b), pairs, 300)
+    assert set(np.unique(found)) <= {0, 1}
+    nearest, learned = (np.square(x @ q.T - x @ w.T).mean() for q in (np.rint(w), found))
+    assert learned < nearest / 5
+
+
+def test_the_report_says_what_floats_would_win(net, tmp_path):
+    batches = [data(16, 3, 8, 8, seed=s) for s in range(2)]
+    config = {"*": Q.static_qconfig, "project": FOUR_BITS}
+    result = Q.quantize_static(net, batches, config, bias_correction=False, sensitivity=True)
+    rows = {layer.name: layer for layer in result.report.layers}
+    assert result.report.worst(1)[0].name == "project"
+    kept = Q.quantize_static(net, batches, {"*": Q.static_qconfig, "project": None})
+    gain = kept.report.output_snr - result.report.output_snr
+    assert rows["project"].win > 6
+    assert rows["project"].win == pytest.approx(gain, abs=1.5)
+    assert "project (in floats +" in str(result.report)
+    page = result.report.to_html()
+    assert page.count("<rect") == len(rows)
+    source = dumped(net, batches[0][:2], tmp_path / "float.tym")
+    report = Q.quantize_file(source, batches, tmp_path / "q.tym", FOUR_BITS, sensitivity=True)
+    rows = {layer.name: layer for layer in report.layers}
+    worst = report.worst(1)[0]
+    assert worst.win > 0.5
+    again = Q.quantize_file(
+        source, batches, tmp_path / "r.tym", FOUR_BITS, keep=[worst.name]
+    )  # fmt: skip
+    assert again.output_snr - report.output_snr == pytest.approx(worst.win, abs=0.5)
+
+
+def test_keep_leaves_modules_in_floats(net):
+    result = Q.quantize_static(net, [data(4, 3, 8, 8)], keep=["fc", "proj*"])
+    assert type(result.module.fc) is M.Linear
+    assert type(result.module.project) in (M.Conv2d, M.ConvRelu2d)
+    with pytest.raises(AttrError, match="no module has a name of 'nothing'"):
+        Q.quantize_static(net, [data(4, 3, 8, 8)], keep=["nothing"])
+
+
+def test_refusals(net, tmp_path):
+    x = data(4, 3, 8, 8)
+    source = dumped(net, x, tmp_path / "float.tym")
+    with pytest.raises(AttrError, match="a file needs target="):
+        Q.quantize_static(source, [x])
+    with pytest.raises(AttrError, match="rounding_steps is negative, got -1"):
+        Q.quantize_static(net, [x], rounding_steps=-1)
