@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .. import registry
+from .. import dtypes, registry
 from ..op import NO_ATTRS, TensorSpec
 from ..ops.operand import Operand
 from ..shapes import Shape
@@ -67,11 +67,14 @@ class Arithmetic(Operand):
         return super()._binary(name, other, swap)
 
     def _in_place(self, name: str, other: Any) -> Any:
-        result = self._binary(name, other)
+        return self._become(self._binary(name, other))
+
+    def _become(self, result: Any) -> Any:
+        """Take a result: in the old dtype, or in the wider kind that holds it."""
         if result is NotImplemented:
             return NotImplemented
-        if result.dtype != self.dtype:
-            result = result.cast(self.dtype) if name != "div" else result
+        if dtypes.category(result.dtype) == dtypes.category(self._spec.dtype):
+            result = result.cast(self._spec.dtype)
         self._rebind(result)
         return self
 
@@ -95,3 +98,22 @@ class Arithmetic(Operand):
 
     def __ipow__(self, other: Any) -> Any:
         return self._in_place("pow", other)
+
+    def __imatmul__(self, other: Any) -> Any:
+        this: Any = self
+        return self._become(this @ other)
+
+    def __ilshift__(self, other: Any) -> Any:
+        return self._in_place("left_shift", other)
+
+    def __irshift__(self, other: Any) -> Any:
+        return self._in_place("right_shift", other)
+
+    def __iand__(self, other: Any) -> Any:
+        return self._in_place("bitwise_and", other)
+
+    def __ixor__(self, other: Any) -> Any:
+        return self._in_place("bitwise_xor", other)
+
+    def __ior__(self, other: Any) -> Any:
+        return self._in_place("bitwise_or", other)

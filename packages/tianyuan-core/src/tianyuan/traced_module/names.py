@@ -23,8 +23,7 @@ _BINARY = (
     "lshift", "rshift",
 )  # fmt: skip
 IN_PLACE = frozenset(
-    {f"__i{name}__" for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")}
-    | {"__setitem__", "set_value", "reset_zero"}
+    {f"__i{name}__" for name in _BINARY} | {"__setitem__", "set_value", "reset_zero"}
 )
 PROPERTIES = frozenset({"T", "shape", "size"})
 TENSOR_METHODS = frozenset(

@@ -204,8 +204,8 @@ class VarNode(Tensor, NetworkNode):
     def __deepcopy__(self, memo: Any) -> Tensor:
         return self.__copy__()
 
-    def _in_place(self, name: str, other: Any) -> Any:
-        return self._binary(name, other)
+    def _become(self, result: Any) -> Any:
+        return result
 
     def _rebind(self, other: Tensor, shared: bool = False) -> None:
         raise GraphError(
