@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -123,21 +122,6 @@ def test_a_file_of_integers_has_nothing_left(islands, tmp_path):
     Q.quantize_file(source, [data], target)
     with pytest.raises(AttrError, match="no product with a constant weight"):
         Q.quantize_file(target, [data], tmp_path / "r.tym")
-
-
-def test_command(islands, tmp_path):
-    _, data, source = islands
-    np.save(tmp_path / "data.npy", data)
-    target, page = tmp_path / "q.tym", tmp_path / "r.html"
-    done = subprocess.run(
-        [sys.executable, "-m", "tianyuan_quant", source, tmp_path / "data.npy", "-o", target,
-         "--html", page, "--batch", "8"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "worst: " in done.stdout
-    assert page.read_text().startswith("<!doctype html>")
-    assert target.exists()
 
 
 def test_onnx(islands, tmp_path):

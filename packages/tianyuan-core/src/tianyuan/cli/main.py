@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -137,6 +138,83 @@ def convert(source: Path, target: Path, opset: int | None, sizes: tuple[str, ...
     from .convert import convert_model, read_sizes
 
     convert_model(source, target, opset, read_sizes(sizes))
+
+
+@main.command()
+@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("calibration", required=False, type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The .tym file to write.",
+)
+@click.option("--report", is_flag=True, help="Print what each layer loses.")
+@click.option(
+    "--html",
+    "page",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the report as a page with a drawing.",
+)
+@click.option(
+    "--per-channel/--per-tensor",
+    "per_channel",
+    default=True,
+    show_default=True,
+    help="Scales of weights.",
+)
+@click.option(
+    "--range",
+    "ranges",
+    type=click.Choice(["l2", "kl", "percentile", "minmax"]),
+    default="l2",
+    show_default=True,
+    help="How the ranges of activations are chosen.",
+)
+@click.option("--keep", multiple=True, metavar="PATTERN", help="Weights that stay in floats.")
+@click.option(
+    "--bias-correction/--no-bias-correction",
+    default=True,
+    show_default=True,
+    help="Take the mean error of rounded weights out of the biases.",
+)
+@click.option("--equalize", is_flag=True, help="Even channels out over neighbouring layers first.")
+@click.option(
+    "--rounding-steps",
+    type=click.IntRange(0),
+    default=0,
+    metavar="N",
+    help="Learn roundings in N steps per layer.",
+)
+@click.option("--sensitivity", is_flag=True, help="Measure what each layer costs alone.")
+@click.option("--batch", type=click.IntRange(1), default=32, show_default=True)
+@click.option(
+    "--dynamic", is_flag=True, help="Store weights as int8, scale activations at run time."
+)
+@click.option(
+    "--int4",
+    "int4_group",
+    type=click.IntRange(1),
+    metavar="GROUP",
+    help="Store weights in four bits, with a scale for each GROUP of neighbours.",
+)
+def quantize(
+    model: Path,
+    calibration: Path | None,
+    output: Path,
+    report: bool,
+    page: Path | None,
+    **options: Any,
+) -> None:
+    """Quantise MODEL (.tym or .onnx) after looking at samples in CALIBRATION.
+
+    CALIBRATION is .npy, .npz with an array for each input, or a folder of such files; --dynamic
+    and --int4 need none.
+    """
+    from .quantize import quantize_model
+
+    quantize_model(model, calibration, output, report, page, **options)
 
 
 if __name__ == "__main__":

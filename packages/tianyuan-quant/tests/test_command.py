@@ -1,0 +1,142 @@
+"""``tianyuan quantize`` does with files what the functions do, and says what is wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tianyuan
+import tianyuan.functional as F
+import tianyuan.module as M
+from click.testing import CliRunner
+from tianyuan import jit, plugins
+from tianyuan.cli.main import main
+from tianyuan.jit.model import read_model
+
+
+class Two(M.Module):
+    """A network with two inputs, of which the second matters for the sign."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = M.Linear(8, 16), M.Linear(16, 4)
+
+    def forward(self, x, y):
+        return self.b(F.relu(self.a(x))) - 3 * y
+
+
+def data(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+@pytest.fixture
+def source(tmp_path):
+    tianyuan.random.seed(4)
+    net = Two().eval()
+    traced = jit.trace(lambda x, y: net(x, y), symbolic=True, capture_as_const=True)
+    traced(tianyuan.Tensor(data(2, 8)), tianyuan.Tensor(data(2, 4)))
+    path = tmp_path / "float.tym"
+    traced.dump(str(path), arg_names=["x", "y"], dynamic_shapes={"x": {0: "n"}, "y": {0: "n"}})
+    return path
+
+
+@pytest.fixture
+def samples(tmp_path):
+    # In another order than the model's inputs: names decide.
+    np.savez(tmp_path / "samples.npz", y=data(70, 4, seed=1), x=data(70, 8, seed=2))
+    return tmp_path / "samples.npz"
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, ["quantize", *map(str, arguments)])
+
+
+def outputs(path):
+    return np.asarray(jit.load(str(path))(data(5, 8, seed=8), data(5, 4, seed=9)))
+
+
+def test_samples_by_name(source, samples, tmp_path):
+    target, page = tmp_path / "int8.tym", tmp_path / "report.html"
+    done = run(source, samples, "-o", target, "--report", "--html", page, "--sensitivity")
+    assert done.exit_code == 0, done.output
+    assert "worst: " in done.output
+    assert f"{target}: {target.stat().st_size} bytes" in done.output
+    assert page.read_text().count("<rect") == 2
+    np.testing.assert_allclose(outputs(target), outputs(source), atol=0.1)
+    ops = [step.op for step in jit.load(str(target)).explain(n=2).steps]
+    assert ops.count("matmul_quantized") == 2
+
+
+def test_folders_hold_batches(source, samples, tmp_path):
+    folder = tmp_path / "many"
+    folder.mkdir()
+    np.savez(folder / "0.npz", data(40, 8, seed=2), data(40, 4, seed=1))
+    np.savez(folder / "1.npz", data(30, 8, seed=3), data(30, 4, seed=4))
+    target = tmp_path / "q.tym"
+    done = run(source, folder, "-o", target, "--range", "minmax", "--per-tensor", "--batch", "16")
+    assert done.exit_code == 0, done.output
+    assert "signal to noise of the output: " in done.output
+    # The widest range of all batches is what the file quantises its input by.
+    x = np.concatenate([data(40, 8, seed=2), data(30, 8, seed=3)])
+    graph, _ = read_model(target)
+    (found,) = (node.attrs for node in graph.nodes if node.op.name == "quantize")
+    np.testing.assert_allclose(found.scales, (x.max() - x.min()) / 255, rtol=1e-5)
+
+
+def test_weights_alone(source, tmp_path):
+    for options, op in ((["--dynamic"], "linear_dynamic"), (["--int4", "4"], "linear_int4")):
+        target = tmp_path / f"{op}.tym"
+        done = run(source, "-o", target, *options, "--keep", "b")
+        assert done.exit_code == 0, done.output
+        ops = [step.op for step in jit.load(str(target)).explain(n=2).steps]
+        assert ops.count(op) == 1
+        np.testing.assert_allclose(outputs(target), outputs(source), atol=0.5)
+
+
+def test_options_change_the_file(source, samples, tmp_path):
+    found = {}
+    for name, options in (
+        ("plain", []), ("kl", ["--range", "kl"]), ("percentile", ["--range", "percentile"]),
+        ("equal", ["--equalize"]), ("learned", ["--rounding-steps", "40"]),
+        ("biased", ["--no-bias-correction"]),
+    ):  # fmt: skip
+        done = run(source, samples, "-o", tmp_path / f"{name}.tym", *options)
+        assert done.exit_code == 0, done.output
+        found[name] = outputs(tmp_path / f"{name}.tym")
+        np.testing.assert_allclose(found[name], outputs(source), atol=0.3)
+    assert not np.array_equal(found["plain"], found["percentile"])
+    assert not np.array_equal(found["plain"], found["equal"])
+    assert not np.array_equal(found["plain"], found["biased"])
+
+
+@pytest.mark.parametrize(
+    ("write", "options", "message"),
+    [
+        (None, [], "samples are missing"),
+        (lambda p: np.savez(p / "s.npz", x=data(4, 8)), ["s.npz"], "other arrays than the model"),
+        (lambda p: np.savez(p / "s.npz", x=data(4, 8), y=data(3, 4)), ["s.npz"], "differ in count"),
+        (lambda p: np.savez(p / "s.npz", x=data(0, 8), y=data(0, 4)), ["s.npz"], "no calibration"),
+        (lambda p: np.savez(p / "s.npz", x=data(4, 8) * np.nan, y=data(4, 4)), ["s.npz"],
+         "not finite"),
+        (lambda p: (p / "s.txt").write_text("1"), ["s.txt"], "must be .npy or .npz"),
+        (lambda p: (p / "s.npy").write_text("1"), ["s.npy"], "cannot be read"),
+        (lambda p: (p / "empty").mkdir(), ["empty"], "has no .npy and no .npz"),
+        (None, ["--dynamic", "--int4", "4"], "exclude each other"),
+        (None, ["--dynamic", "--keep", "head"], "nothing has a name of 'head'"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_in_one_line(source, tmp_path, write, options, message):
+    if write is not None:
+        write(tmp_path)
+        options = [tmp_path / options[0]]
+    done = run(source, "-o", tmp_path / "q.tym", *options)
+    assert done.exit_code != 0
+    assert message in done.output
+    assert "Traceback" not in done.output
+    assert not (tmp_path / "q.tym").exists()
+
+
+def test_core_alone_says_what_to_install(source, samples, tmp_path, monkeypatch):
+    monkeypatch.setattr(plugins, "namespaces", dict)
+    done = run(source, samples, "-o", tmp_path / "q.tym")
+    assert done.exit_code == 2
+    assert 'pip install "tianyuan-core[quant]"' in done.output
