@@ -41,6 +41,9 @@ PUBLIC = [
 ]
 # What examples of these modules import beyond core's own dependencies.
 OPTIONAL = {
+    "tianyuan.data.transform.vision.functional": "PIL",
+    "tianyuan.data.transform.vision.geometry": "PIL",
+    "tianyuan.data.transform.vision.pillow": "PIL",
     "tianyuan.onnx": "onnx",
     "tianyuan.torch.handover": "torch",
     "tianyuan.torch.module": "torch",
