@@ -104,10 +104,15 @@ def leaky_relu(inp: Tensor, negative_slope: float = 0.01) -> Tensor:
 def prelu(x: Tensor, y: Any) -> Tensor:
     """Return x where positive and y * x elsewhere; the slope y broadcasts.
 
+    Raises:
+        ShapeError: where the slope does not broadcast; one per channel has shape (1, C, 1, 1).
+
     >>> prelu(Tensor([-2.0, 1.0]), Tensor([0.25])).tolist()
     [-0.5, 1.0]
     """
-    return _sloped(*tensors("prelu", x, y))
+    found, slope = tensors("prelu", x, y)
+    shapes.broadcast("prelu", found.shape, slope.shape)
+    return _sloped(found, slope)
 
 
 def _sloped(x: Tensor, slope: Any) -> Tensor:
@@ -116,8 +121,8 @@ def _sloped(x: Tensor, slope: Any) -> Tensor:
     return run("where", elemwise.greater(x, 0), x, below)
 
 
-def softmax(inp: Tensor, axis: int | None = None) -> Tensor:
-    """Return exp(x) / sum(exp(x)) along an axis.
+def softmax(inp: Tensor, axis: int | Sequence[int] | None = None) -> Tensor:
+    """Return exp(x) / sum(exp(x)) along one axis or several together.
 
     Without one it is axis 0 for 0, 1 or 3 dimensions and axis 1 for others, as in MegEngine.
 
@@ -127,7 +132,10 @@ def softmax(inp: Tensor, axis: int | None = None) -> Tensor:
     found = floating(tensor("softmax", inp))
     if axis is None:
         axis = 0 if found.ndim in (0, 1, 3) else 1
-    return run("softmax", found, axis=shapes.normalize_axis("softmax", axis, found.ndim))
+    axes = shapes.normalize_axes("softmax", axis, found.ndim)
+    if len(axes) == 1:
+        return run("softmax", found, axis=axes[0])
+    return elemwise.exp(logsoftmax(found, axes))
 
 
 def logsoftmax(inp: Tensor, axis: int | Sequence[int]) -> Tensor:

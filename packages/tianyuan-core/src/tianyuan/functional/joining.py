@@ -6,11 +6,13 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from .. import shapes
 from ..errors import AttrError, ShapeError
 from ..imperative.tensor import Tensor
 from ..ops.operand import Operand
-from .arguments import as_int, choice, run, same_dtype, same_shape, tensor, tensors
+from .arguments import as_int, choice, run, same_dtype, same_shape, shape_of, tensor, tensors
 from .movement import expand_dims
 
 
@@ -89,25 +91,44 @@ def cut(inp: Tensor, axis: int, start: int, size: int, step: int = 1) -> Tensor:
     return run("slice", inp, starts=starts, sizes=sizes, steps=steps)
 
 
-def repeat(inp: Tensor, repeats: int, axis: int | None = None) -> Tensor:
+def repeat(inp: Tensor, repeats: int | Sequence[int], axis: int | None = None) -> Tensor:
     """Repeat each element along an axis; without one the tensor is flattened first.
 
+    ``repeats`` is one count, or one for each position along the axis.
+
     Raises:
-        AttrError: where the count is negative.
+        AttrError: where a count is negative.
+        ShapeError: where the number of counts is not the extent of the axis.
 
     >>> repeat(Tensor([1, 2]), 2).tolist()
     [1, 1, 2, 2]
+    >>> repeat(Tensor([1, 2]), [3, 1]).tolist()
+    [1, 1, 1, 2]
     """
-    found, count = tensor("repeat", inp), as_int(repeats)
-    if int(count) < 0:
+    found = tensor("repeat", inp)
+    counts = shape_of("repeat", repeats)
+    if any(int(count) < 0 for count in counts):
         raise AttrError(f"repeat: count is negative, got {repeats}")
     if axis is None or found.ndim == 0:
         found, axis = run("reshape", found, shape=(shapes.volume(found.shape),)), 0
     axis = shapes.normalize_axis("repeat", axis, found.ndim)
+    if len(counts) != 1:
+        return _repeat_each(found, counts, axis)
+    count = counts[0]
     before, extent, after = found.shape[:axis], found.shape[axis], found.shape[axis + 1 :]
     apart = run("reshape", found, shape=(*before, extent, 1, *after))
     wide = run("broadcast_to", apart, shape=(*before, extent, count, *after))
     return run("reshape", wide, shape=(*before, extent * count, *after))
+
+
+def _repeat_each(inp: Tensor, counts: shapes.Shape, axis: int) -> Tensor:
+    if int(inp.shape[axis]) != len(counts):
+        raise ShapeError(
+            f"repeat: counts do not fit, got {len(counts)} for axis {axis} of "
+            f"{shapes.format_shape(inp.shape)}, expected 1 or {int(inp.shape[axis])}"
+        )
+    positions = np.repeat(np.arange(len(counts)), [int(count) for count in counts])
+    return inp[(slice(None),) * axis + (positions,)]  # noqa: RUF005
 
 
 def tile(inp: Tensor, reps: int | Iterable[int]) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, cast
 
 from .. import shapes
@@ -31,7 +32,9 @@ def dropout(inp: Tensor, drop_prob: float, training: bool = True) -> Tensor:
     [1.0, 2.0]
     """
     if not 0 <= drop_prob < 1:
-        raise AttrError(f"dropout: probability is out of range, got {drop_prob}, expected 0 to 1")
+        raise AttrError(
+            f"dropout: probability is out of range, got {drop_prob}, expected 0 <= p < 1"
+        )
     found = floating(tensor("dropout", inp))
     if not training or drop_prob == 0:
         return found
@@ -122,6 +125,8 @@ _PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge",
 def pad(src: Tensor, pad_width: Any, mode: str = "constant", constant_value: float = 0.0) -> Tensor:
     """Add elements around each axis; ``pad_width`` holds one (before, after) per leading axis.
 
+    Axes without a pair are left as they are; a vector's pair may stand alone.
+
     Modes: ``constant``, ``reflect`` (without repeating the border), ``replicate`` or ``edge``.
 
     Raises:
@@ -132,11 +137,13 @@ def pad(src: Tensor, pad_width: Any, mode: str = "constant", constant_value: flo
     """
     found = tensor("pad", src)
     kind = _PAD_MODES[choice("pad", "mode", str(mode).lower(), tuple(_PAD_MODES))]
-    widths = [pad_width] if _is_pair(pad_width) else list(pad_width)
+    alone = found.ndim == 1 and _is_pair(pad_width)
+    given = pad_width if isinstance(pad_width, Iterable) else [pad_width]
+    widths: list[Any] = [pad_width] if alone else list(given)
     if len(widths) > found.ndim or not all(_is_pair(width) for width in widths):
         raise AttrError(
             f"pad: widths do not fit, got {pad_width!r}, "
-            f"expected at most {found.ndim} pairs of ints >= 0"
+            f"expected at most {found.ndim} pairs of ints >= 0, as in ((1, 1), (0, 2))"
         )
     widths += [(0, 0)] * (found.ndim - len(widths))
     before, after = (tuple(int(width[i]) for width in widths) for i in (0, 1))

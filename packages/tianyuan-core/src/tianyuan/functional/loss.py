@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import shapes
-from ..errors import AttrError, IndexRangeError, ShapeError
+from ..errors import AttrError, DTypeError, IndexRangeError, ShapeError
 from ..imperative import dispatch
 from ..imperative.tensor import Tensor
 from . import elemwise, math
@@ -102,6 +102,11 @@ def cross_entropy(
         raise ShapeError(
             f"cross_entropy: label does not fit, got {shapes.format_shape(label.shape)} for pred "
             f"{shapes.format_shape(scores.shape)}, expected {shapes.format_shape(rest)}"
+        )
+    if label.dtype.kind not in "iu":
+        raise DTypeError(
+            f"cross_entropy: label must hold class indices, got {label.dtype.name}, "
+            "expected an integer dtype"
         )
     if not with_logits:
         scores = elemwise.log(scores)

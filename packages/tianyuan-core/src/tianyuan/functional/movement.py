@@ -14,10 +14,29 @@ from .arguments import run, shape_of, tensor
 def broadcast_to(inp: Tensor, shape: Any) -> Tensor:
     """Repeat along new leading axes and axes of extent 1 until the shape is reached.
 
-    >>> broadcast_to(Tensor([1, 2]), (2, 2)).tolist()
+    None or -1 in the shape keeps the extent that the input has there.
+
+    Raises:
+        ShapeError: where the input does not broadcast to the shape, or a new axis has no extent.
+
+    >>> broadcast_to(Tensor([1, 2]), (2, None)).tolist()
     [[1, 2], [1, 2]]
     """
-    return run("broadcast_to", tensor("broadcast_to", inp), shape=shape_of("broadcast_to", shape))
+    found = tensor("broadcast_to", inp)
+    if isinstance(shape, (tuple, list)):
+        shape = _kept_extents(tuple(shape), found.shape)
+    return run("broadcast_to", found, shape=shape_of("broadcast_to", shape))
+
+
+def _kept_extents(want: tuple[Any, ...], have: shapes.Shape) -> tuple[Any, ...]:
+    keeps = [item is None or (type(item) is int and item == -1) for item in want]
+    new = len(want) - len(have)
+    if any(keeps[: max(0, new)]):
+        raise ShapeError(
+            f"broadcast_to: a new axis has no extent to keep, got {want} for "
+            f"{shapes.format_shape(have)}, expected its extent"
+        )
+    return tuple(have[i - new] if keep else want[i] for i, keep in enumerate(keeps))
 
 
 def resolve_shape(op: str, have: shapes.Shape, want: shapes.Shape) -> shapes.Shape:
@@ -59,6 +78,8 @@ def reshape(inp: Tensor, target_shape: Any) -> Tensor:
 def flatten(inp: Tensor, start_axis: int = 0, end_axis: int = -1) -> Tensor:
     """Join the axes from ``start_axis`` to ``end_axis``, both included, into one.
 
+    A scalar gives a vector of one element.
+
     Raises:
         AttrError: where an axis is out of range or the end comes before the start.
 
@@ -66,6 +87,8 @@ def flatten(inp: Tensor, start_axis: int = 0, end_axis: int = -1) -> Tensor:
     [1, 2, 3, 4]
     """
     rank = tensor("flatten", inp).ndim
+    if rank == 0:
+        inp, rank = run("reshape", inp, shape=(1,)), 1
     first = shapes.normalize_axis("flatten", start_axis, rank)
     last = shapes.normalize_axis("flatten", end_axis, rank)
     if last < first:

@@ -19,7 +19,9 @@ def known_format(label: str) -> str:
 
 
 def given(arguments: tuple[Any, ...]) -> Any:
-    """Read ``f(2, 3)`` and ``f((2, 3))`` alike."""
+    """Read ``f(2, 3)``, ``f((2, 3))`` and ``f(tensor_of_two)`` alike."""
     if len(arguments) == 1 and isinstance(arguments[0], (tuple, list)):
         return tuple(arguments[0])
+    if len(arguments) == 1 and len(getattr(arguments[0], "shape", ())) == 1:
+        return arguments[0]
     return arguments

@@ -1,0 +1,78 @@
+"""Calls take their arguments in every form that numpy's and MegEngine's users write."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tianyuan as ty
+import tianyuan.functional as F
+from tianyuan.autodiff import GradManager
+from tianyuan.errors import AttrError, DTypeError, ShapeError
+
+A = np.arange(12, dtype=np.float32).reshape(3, 4) - 5
+T = ty.Tensor
+
+
+@pytest.mark.parametrize("shape", [T([4, 3]), np.array([4, 3]), [4, 3], T([2, -1])])
+def test_reshape_method_takes_a_shape_tensor(shape: object) -> None:
+    wanted = shape.numpy() if isinstance(shape, ty.Tensor) else shape
+    np.testing.assert_array_equal(T(A).reshape(shape).numpy(), A.reshape(wanted))
+
+
+def test_transpose_method_takes_an_array() -> None:
+    np.testing.assert_array_equal(T(A).transpose(np.array([1, 0])).numpy(), A.T)
+
+
+def test_flatten_of_a_scalar_is_a_vector() -> None:
+    np.testing.assert_array_equal(F.flatten(T(2.0)).numpy(), [2.0])
+    np.testing.assert_array_equal(T(2.0).flatten().numpy(), [2.0])
+
+
+@pytest.mark.parametrize("kept", [None, -1])
+def test_broadcast_to_keeps_extents(kept: int | None) -> None:
+    got = F.broadcast_to(T(A[:, :1]), (2, kept, 5))
+    np.testing.assert_array_equal(got.numpy(), np.broadcast_to(A[:, :1], (2, 3, 5)))
+    with pytest.raises(ShapeError, match="a new axis has no extent to keep"):
+        F.broadcast_to(T(A), (kept, 3, 4))
+
+
+@pytest.mark.parametrize("axis", [0, -1, None])
+def test_repeat_takes_one_count_per_element(axis: int | None) -> None:
+    extent = A.size if axis is None else A.shape[axis]
+    counts = [i % 3 for i in range(extent)]
+    for given in (counts, np.array(counts), T(counts)):
+        np.testing.assert_array_equal(F.repeat(T(A), given, axis).numpy(), A.repeat(counts, axis))
+    x = T(A)
+    with GradManager().attach([x]) as gm:
+        gm.backward(F.repeat(x, counts, axis).sum())
+    wanted = np.array(counts) if axis is not None else np.reshape(counts, A.shape)
+    wanted = wanted[:, None] if axis == 0 else wanted
+    np.testing.assert_array_equal(x.grad.numpy(), np.broadcast_to(wanted, A.shape))
+    with pytest.raises(ShapeError, match="counts do not fit, got 2"):
+        F.repeat(T(A), [1, 2], axis)
+    with pytest.raises(AttrError, match="count is negative"):
+        F.repeat(T(A), [-1] * extent, axis)
+
+
+@pytest.mark.parametrize("axis", [(0, 1), [-1, 0], [1], (0,)])
+def test_softmax_over_several_axes(axis: tuple[int, ...]) -> None:
+    powers = np.exp(A - A.max())
+    wanted = powers / powers.sum(axis=tuple(axis), keepdims=True)
+    np.testing.assert_allclose(F.softmax(T(A), axis).numpy(), wanted, rtol=1e-5, atol=1e-7)
+
+
+def test_a_lone_pair_of_pad_widths_is_for_vectors_only() -> None:
+    np.testing.assert_array_equal(F.pad(T(A[0]), (1, 2)).numpy(), np.pad(A[0], (1, 2)))
+    for width in ((1, 1), 1, ((1, 1), 2)):
+        with pytest.raises(AttrError, match="pad: widths do not fit"):
+            F.pad(T(A), width)
+
+
+def test_messages_name_the_function_that_was_called() -> None:
+    image = T(np.ones((1, 3, 2, 2), np.float32))
+    with pytest.raises(ShapeError, match="^prelu: shapes do not broadcast"):
+        F.prelu(image, T([0.1, 0.2, 0.3]))
+    with pytest.raises(DTypeError, match="^cross_entropy: label must hold class indices"):
+        F.nn.cross_entropy(T(A), T([0.0, 1.0, 2.0]))
+    with pytest.raises(AttrError, match="got 1.0, expected 0 <= p < 1"):
+        F.dropout(T(A), 1.0)
