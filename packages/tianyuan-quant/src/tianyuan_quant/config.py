@@ -30,6 +30,9 @@ class QConfig:
 
     Each field makes the object without arguments: a class, or a ``functools.partial`` of one;
     None leaves it out.
+
+    >>> min_max_fakequant_qconfig.act_observer().dtype.name
+    'qint8'
     """
 
     weight_observer: Factory

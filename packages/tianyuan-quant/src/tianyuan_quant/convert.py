@@ -42,6 +42,11 @@ def quantize_qat(
 
     Raises:
         AttrError: where the network is quantised already, or a pattern matches no module.
+
+    >>> import tianyuan.module as M
+    >>> net = M.Sequential(M.QuantStub(), M.Linear(2, 2), M.ReLU(), M.DequantStub())
+    >>> type(quantize_qat(net)[1]).__name__
+    'LinearRelu'
     """
     from .quantized import QuantizedModule
 
@@ -130,6 +135,13 @@ def quantize(
     Raises:
         AttrError: where it is quantised already, is no training form, or a module was never
             watched; the message names the module. Nothing has been changed then.
+
+    >>> import numpy as np
+    >>> import tianyuan.module as M
+    >>> net = quantize_qat(M.Sequential(M.QuantStub(), M.Linear(2, 2), M.DequantStub()))
+    >>> _ = net.train()(Tensor(np.float32([[1.0, -1.0]])))
+    >>> type(quantize(net.eval())[1]).__module__
+    'tianyuan_quant.quantized.product'
     """
     from .quantized import QuantizedForward, QuantizedModule, QuantizedSite
 
@@ -179,32 +191,67 @@ def _each(module: Module) -> Iterator[QATModule]:
 
 
 def enable_observer(module: Module) -> None:
-    """Let all observers watch."""
+    """Let all observers watch.
+
+    >>> import tianyuan.module as M
+    >>> net = quantize_qat(M.Sequential(M.QuantStub(), M.Linear(2, 2), M.DequantStub()))
+    >>> enable_observer(net)
+    >>> net[1].act_observer.enabled
+    True
+    """
     for part in _each(module):
         part.set_observer(True)
 
 
 def disable_observer(module: Module) -> None:
-    """Let no observer watch."""
+    """Let no observer watch.
+
+    >>> import tianyuan.module as M
+    >>> net = quantize_qat(M.Sequential(M.QuantStub(), M.Linear(2, 2), M.DequantStub()))
+    >>> disable_observer(net)
+    >>> net[1].act_observer.enabled
+    False
+    """
     for part in _each(module):
         part.set_observer(False)
 
 
 def enable_fake_quant(module: Module) -> None:
-    """Let all fake quantisers act."""
+    """Let all fake quantisers act.
+
+    >>> import tianyuan.module as M
+    >>> net = quantize_qat(M.Sequential(M.QuantStub(), M.Linear(2, 2), M.DequantStub()))
+    >>> enable_fake_quant(net)
+    >>> net[1].act_fake_quant.enabled
+    True
+    """
     for part in _each(module):
         part.set_fake_quant(True)
 
 
 def disable_fake_quant(module: Module) -> None:
-    """Let no fake quantiser act."""
+    """Let no fake quantiser act.
+
+    >>> import tianyuan.module as M
+    >>> net = quantize_qat(M.Sequential(M.QuantStub(), M.Linear(2, 2), M.DequantStub()))
+    >>> disable_fake_quant(net)
+    >>> net[1].act_fake_quant.enabled
+    False
+    """
     for part in _each(module):
         part.set_fake_quant(False)
 
 
 @contextmanager
 def hide_fake_quant(module: Module) -> Iterator[None]:
-    """Compute in floats inside a block: no observer watches, no fake quantiser acts."""
+    """Compute in floats inside a block: no observer watches, no fake quantiser acts.
+
+    >>> import tianyuan.module as M
+    >>> net = quantize_qat(M.Sequential(M.QuantStub(), M.Linear(2, 2), M.DequantStub()))
+    >>> with hide_fake_quant(net):
+    ...     net[1].act_fake_quant.enabled
+    False
+    """
     saved = [
         (item, item.enabled)
         for part in _each(module)
@@ -223,13 +270,28 @@ def hide_fake_quant(module: Module) -> Iterator[None]:
 
 
 def propagate_qconfig(module: Module, qconfig: QConfig) -> None:
-    """Give every module in training form the observers of a configuration."""
+    """Give every module in training form the observers of a configuration.
+
+    >>> import tianyuan.module as M
+    >>> net = quantize_qat(M.Sequential(M.QuantStub(), M.Linear(2, 2), M.DequantStub()))
+    >>> from .config import tqt_qconfig
+    >>> propagate_qconfig(net, tqt_qconfig)
+    >>> type(net[1].act_fake_quant).__name__
+    'TQT'
+    """
     for part in _each(module):
         part.set_qconfig(qconfig)
 
 
 def reset_qconfig(module: Module, qconfig: QConfig, inplace: bool = True) -> Module:
-    """Give every module in training form new observers and fake quantisers."""
+    """Give every module in training form new observers and fake quantisers.
+
+    >>> import tianyuan.module as M
+    >>> net = quantize_qat(M.Sequential(M.QuantStub(), M.Linear(2, 2), M.DequantStub()))
+    >>> from .config import lsq_qconfig
+    >>> type(reset_qconfig(net, lsq_qconfig)[1].act_fake_quant).__name__
+    'LSQ'
+    """
     net = module if inplace else copy.deepcopy(module)
     propagate_qconfig(net, qconfig)
     return net

@@ -26,6 +26,16 @@ def apply_easy_quant(
         module: a network in training form whose observers are passive and set.
         data: an input.
         start, stop, num: which factors of the scale to try.
+
+    >>> import tianyuan.module as M
+    >>> from .config import passive_qconfig
+    >>> from .convert import quantize_qat
+    >>> from .params import create_qparams
+    >>> net = quantize_qat(M.Sequential(M.QuantStub()), qconfig=passive_qconfig).eval()
+    >>> net[0].act_observer.set_qparams(create_qparams(dtype_meta="qint8", scale=0.02))
+    >>> _ = apply_easy_quant(net, Tensor([2.54, -1.0]), 0.5, 1.5, 11)
+    >>> float(net[0].act_observer.scale.item()) != 0.02
+    True
     """
     parts = [
         (name, part)

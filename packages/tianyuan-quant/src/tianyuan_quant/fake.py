@@ -101,6 +101,11 @@ def fake_quant_tensor(inp: Tensor, qparams: QParams) -> Tensor:
 
     Raises:
         AttrError: where scale or zero point is not known.
+
+    >>> from .params import create_qparams
+    >>> qparams = create_qparams(dtype_meta="qint8", scale=0.5)
+    >>> fake_quant_tensor(Tensor([0.6, 100.0]), qparams).tolist()
+    [0.5, 63.5]
     """
     if qparams.scale is None or qparams.zero_point is None:
         raise AttrError("fake_quant_tensor: scale and zero point are not known")
@@ -115,6 +120,11 @@ def fake_quant_bias(bias: Tensor | None, inp: QParams | None, w_qat: QParams | N
 
     ``inp`` and ``w_qat`` are the parameters of input and weight; unless both are known, the bias
     is returned as it is.
+
+    >>> from .params import create_qparams
+    >>> qparams = create_qparams(dtype_meta="qint8", scale=0.5)
+    >>> fake_quant_bias(Tensor([0.6]), qparams, qparams).tolist()
+    [0.5]
     """
     if bias is None or inp is None or w_qat is None or inp.scale is None or w_qat.scale is None:
         return bias  # type: ignore[return-value]
@@ -131,6 +141,11 @@ class FakeQuantize(Module):
     Args:
         dtype: the quantised dtype.
         enable: whether it acts from the start.
+
+    >>> from .params import create_qparams
+    >>> qparams = create_qparams(dtype_meta="qint8", scale=0.5)
+    >>> FakeQuantize("qint8")(Tensor([0.6, 100.0]), qparams).tolist()
+    [0.5, 63.5]
     """
 
     def __init__(self, dtype: str | QuantDtype, enable: bool = True, **kwargs: Any) -> None:
@@ -158,7 +173,15 @@ class FakeQuantize(Module):
 
 
 class LearnableFakeQuantize(FakeQuantize):
-    """Base of fake quantisers that learn their range; it starts from the observer's."""
+    """Base of fake quantisers that learn their range; it starts from the observer's.
+
+    >>> from .params import create_qparams
+    >>> qparams = create_qparams(dtype_meta="qint8", scale=0.5)
+    >>> fake = LSQ("qint8")
+    >>> fake.set_qparams(qparams)
+    >>> fake.get_qparams().scale.item()
+    0.5
+    """
 
     def __init__(self, dtype: str | QuantDtype, enable: bool = True, **kwargs: Any) -> None:
         super().__init__(dtype, enable, **kwargs)
@@ -205,6 +228,11 @@ class LSQ(LearnableFakeQuantize):
     Args:
         dtype, enable: as for ``FakeQuantize``.
         eps: the least step.
+
+    >>> from .params import create_qparams
+    >>> qparams = create_qparams(dtype_meta="qint8", scale=0.5)
+    >>> LSQ("qint8")(Tensor([0.6, 100.0]), qparams).tolist()
+    [0.5, 63.5]
     """
 
     def __init__(
@@ -236,6 +264,11 @@ class TQT(LearnableFakeQuantize):
 
     Args:
         dtype, enable: as for ``FakeQuantize``.
+
+    >>> from .params import create_qparams
+    >>> qparams = create_qparams(dtype_meta="qint8", scale=0.5)
+    >>> TQT("qint8")(Tensor([0.6, 100.0]), qparams).tolist()
+    [0.5, 63.5]
     """
 
     def __init__(self, dtype: str | QuantDtype, enable: bool = True, **kwargs: Any) -> None:
@@ -268,6 +301,11 @@ class PACT(LearnableFakeQuantize):
     Args:
         dtype, enable: as for ``FakeQuantize``.
         eps: the least scale.
+
+    >>> from .params import create_qparams
+    >>> qparams = create_qparams(dtype_meta="qint8", scale=0.5)
+    >>> PACT("qint8")(Tensor([0.6, 100.0]), qparams).tolist()
+    [0.5, 63.5]
     """
 
     def __init__(

@@ -61,7 +61,7 @@ def quantize_file(
     >>> data = np.ones((8, 4), np.float32)
     >>> _ = run(Tensor(data))
     >>> folder = tempfile.mkdtemp()
-    >>> run.dump(f"{folder}/net.tym")
+    >>> _ = run.dump(f"{folder}/net.tym")
     >>> report = quantize_file(f"{folder}/net.tym", [data], f"{folder}/int8.tym")
     >>> report.output_snr > 20
     True

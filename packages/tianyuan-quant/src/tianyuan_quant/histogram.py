@@ -26,6 +26,11 @@ class HistogramObserver(Observer):
             of their distribution (S. Migacz, 8-bit Inference with TensorRT, 2017).
 
     Works on data, so it cannot run inside a trace.
+
+    >>> observer = HistogramObserver(dtype="qint4")
+    >>> _ = observer(Tensor(np.random.default_rng(0).standard_normal(10_000).astype(np.float32)))
+    >>> 2 < observer.get_qparams().scale.item() * 7.5 < 3.5
+    True
     """
 
     def __init__(
@@ -161,6 +166,11 @@ class PercentileObserver(HistogramObserver):
     Args:
         percentile: the share in percent.
         bins, mode, eps, dtype: as for ``HistogramObserver``.
+
+    >>> observer = PercentileObserver(90, mode=QuantMode.ASYMMERTIC, dtype="quint8")
+    >>> _ = observer(Tensor(np.linspace(0, 1, 10_000, dtype=np.float32)))
+    >>> round(observer.get_qparams().scale.item() * 255, 2)
+    0.95
     """
 
     def __init__(self, percentile: float = 99.99, **kwargs: Any) -> None:

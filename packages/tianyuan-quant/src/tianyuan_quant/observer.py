@@ -21,18 +21,19 @@ class Observer(Module):
     Args:
         dtype: the quantised dtype to decide parameters for.
 
-    Example of one's own::
+    One of one's own:
 
-        class Widest(Observer):
-            def __init__(self, dtype="qint8"):
-                super().__init__(dtype)
-                self.top = 0.0
-
-            def sideeffect_forward(self, x):
-                self.top = max(self.top, float(abs(x.numpy()).max()))
-
-            def get_qparams(self):
-                return create_qparams(dtype_meta=self.dtype, scale=self.top / 127)
+    >>> from .params import create_qparams
+    >>> class Widest(Observer):
+    ...     top = 0.0
+    ...     def sideeffect_forward(self, x):
+    ...         self.top = max(self.top, float(abs(x.numpy()).max()))
+    ...     def get_qparams(self):
+    ...         return create_qparams(dtype_meta=self.dtype, scale=self.top / 127)
+    >>> observer = Widest("qint8")
+    >>> _ = observer(Tensor([-63.5, 2.0]))
+    >>> observer.get_qparams().scale.item()
+    0.5
     """
 
     def __init__(self, dtype: str | QuantDtype, **kwargs: Any) -> None:
@@ -93,6 +94,11 @@ class MinMaxObserver(Observer):
         eps: the least scale.
         dtype: the quantised dtype.
         channel_axis: gives each extent of this axis a scale of its own.
+
+    >>> observer = MinMaxObserver(dtype="qint8_narrow")
+    >>> _ = observer(Tensor([-1.0, 63.5]))
+    >>> observer.get_qparams().scale.item()
+    0.5
     """
 
     def __init__(
@@ -173,6 +179,12 @@ class ExponentialMovingAverageObserver(MinMaxObserver):
     Args:
         momentum: what is kept of the average; the first batch is taken as it is.
         mode, eps, dtype, channel_axis: as for ``MinMaxObserver``.
+
+    >>> observer = ExponentialMovingAverageObserver(momentum=0.5)
+    >>> for top in (4.0, 8.0):
+    ...     _ = observer(Tensor([0.0, top]))
+    >>> observer.max_val.item()
+    6.0
     """
 
     def __init__(
@@ -249,7 +261,13 @@ def _over_ranks(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class PassiveObserver(Observer):
-    """Hold parameters that somebody sets; it watches nothing."""
+    """Hold parameters that somebody sets; it watches nothing.
+
+    >>> observer = PassiveObserver("qint8")
+    >>> observer.scale = 0.25
+    >>> observer.get_qparams().scale.item()
+    0.25
+    """
 
     def __init__(self, dtype: str | QuantDtype, **kwargs: Any) -> None:
         super().__init__(dtype, **kwargs)

@@ -14,7 +14,11 @@ from tianyuan.ops.quantized_rules import is_factor
 
 
 class QuantMode(Enum):
-    """Whether real zero lies in the middle of the integers; spelt as in MegEngine."""
+    """Whether real zero lies in the middle of the integers; spelt as in MegEngine.
+
+    >>> QuantMode.SYMMERTIC.value
+    1
+    """
 
     SYMMERTIC = 1
     ASYMMERTIC = 2
@@ -22,7 +26,11 @@ class QuantMode(Enum):
 
 @dataclass(frozen=True)
 class QuantDtype:
-    """A range of integers and the dtype that stores them."""
+    """A range of integers and the dtype that stores them.
+
+    >>> QuantDtype("quint8", "uint8", 0, 255).is_unsigned
+    True
+    """
 
     name: str
     storage: str
@@ -53,6 +61,9 @@ def quant_dtype(dtype: str | QuantDtype) -> QuantDtype:
 
     Raises:
         DTypeError: where there is none.
+
+    >>> quant_dtype("qint4").qmax
+    7
     """
     if isinstance(dtype, QuantDtype):
         return dtype
@@ -71,6 +82,9 @@ class QParams:
         scale: float32 tensor, 0-d or one per channel; None until it is known.
         zero_point: float32 tensor of whole numbers of the same shape.
         channel_axis: the axis that scales go along, -1 for one scale.
+
+    >>> QParams(QuantMode.SYMMERTIC, quant_dtype("qint8"), Tensor(0.5), Tensor(0.0)).channel_axis
+    -1
     """
 
     mode: QuantMode
@@ -184,7 +198,11 @@ def create_qparams(
     scale: Any = None,
     zero_point: Any = None,
 ) -> QParams:
-    """Return quantisation parameters from numbers or tensors."""
+    """Return quantisation parameters from numbers or tensors.
+
+    >>> create_qparams(dtype_meta="quint8", scale=0.5, zero_point=3).zero_point.item()
+    3.0
+    """
 
     def tensor(value: Any) -> Tensor | None:
         return value if value is None or isinstance(value, Tensor) else Tensor(value, "float32")

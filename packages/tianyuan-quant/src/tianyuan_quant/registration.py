@@ -13,7 +13,22 @@ Class = TypeVar("Class", bound=type)
 
 
 def register_qat(float_class: type) -> Callable[[Class], Class]:
-    """Make the decorated QATModule the training form of a float module class."""
+    """Make the decorated QATModule the training form of a float module class.
+
+    >>> import tianyuan.module as M
+    >>> from .qat import QATModule
+    >>> class Twice(M.Module):
+    ...     def forward(self, x):
+    ...         return x * 2
+    >>> @register_qat(Twice)
+    ... class QATTwice(QATModule):
+    ...     with_weight = False
+    ...     def forward(self, x):
+    ...         return self.apply_quant_activation(x * 2)
+    >>> qat_classes()[Twice] is QATTwice
+    True
+    >>> del _qat[Twice]
+    """
 
     def register(cls: Class) -> Class:
         _check("from_float_module", cls)
@@ -24,7 +39,21 @@ def register_qat(float_class: type) -> Callable[[Class], Class]:
 
 
 def register_quantized(qat_class: type) -> Callable[[Class], Class]:
-    """Make the decorated QuantizedModule the integer form of a QATModule class."""
+    """Make the decorated QuantizedModule the integer form of a QATModule class.
+
+    >>> from .qat import QATModule
+    >>> from .quantized import QuantizedModule
+    >>> class QATTwice(QATModule):
+    ...     pass
+    >>> @register_quantized(QATTwice)
+    ... class QuantizedTwice(QuantizedModule):
+    ...     @classmethod
+    ...     def from_qat_module(cls, qat_module, owner=""):
+    ...         return cls(owner, qat_module.host_activation(owner))
+    >>> quantized_classes()[QATTwice] is QuantizedTwice
+    True
+    >>> del _quantized[QATTwice]
+    """
 
     def register(cls: Class) -> Class:
         _check("from_qat_module", cls)

@@ -19,6 +19,14 @@ class QATModule(Module):
 
     A subclass computes with ``apply_quant_weight`` and ``apply_quant_activation`` in ``forward``;
     ``with_weight`` and ``with_act`` say what it has.
+
+    >>> import tianyuan.module as M
+    >>> from ..config import min_max_fakequant_qconfig
+    >>> from .product import Linear
+    >>> form = Linear.from_float_module(M.Linear(3, 2))
+    >>> form.set_qconfig(min_max_fakequant_qconfig)
+    >>> form.get_weight_dtype().name, form.get_activation_dtype().name
+    ('qint8_narrow', 'qint8')
     """
 
     with_weight = True

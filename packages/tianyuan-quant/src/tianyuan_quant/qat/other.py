@@ -16,7 +16,11 @@ from .module import QATModule
 
 @register_qat(M.QuantStub)
 class QuantStub(QATModule, M.QuantStub):
-    """Quantise what enters a network."""
+    """Quantise what enters a network.
+
+    >>> QuantStub.from_float_module(M.QuantStub())(Tensor([1.5])).tolist()
+    [1.5]
+    """
 
     with_weight = False
 
@@ -27,7 +31,11 @@ class QuantStub(QATModule, M.QuantStub):
 
 @register_qat(M.DequantStub)
 class DequantStub(QATModule, M.DequantStub):
-    """Leave the quantised part of a network."""
+    """Leave the quantised part of a network.
+
+    >>> DequantStub.from_float_module(M.DequantStub())(Tensor([1.5])).tolist()
+    [1.5]
+    """
 
     with_weight = False
     with_act = False
@@ -39,7 +47,11 @@ class DequantStub(QATModule, M.DequantStub):
 
 @register_qat(M.Elemwise)
 class Elemwise(QATModule, M.Elemwise):
-    """An elementwise function whose result is quantised."""
+    """An elementwise function whose result is quantised.
+
+    >>> Elemwise.from_float_module(M.Elemwise("add"))(Tensor([1.5]), Tensor([2.0])).tolist()
+    [3.5]
+    """
 
     with_weight = False
 
@@ -50,7 +62,11 @@ class Elemwise(QATModule, M.Elemwise):
 
 @register_qat(M.Concat)
 class Concat(QATModule, M.Concat):
-    """Joined tensors, brought to one scale."""
+    """Joined tensors, brought to one scale.
+
+    >>> Concat.from_float_module(M.Concat())([Tensor([1.5]), Tensor([2.0])]).tolist()
+    [1.5, 2.0]
+    """
 
     with_weight = False
 
@@ -61,7 +77,12 @@ class Concat(QATModule, M.Concat):
 
 @register_qat(M.BatchMatMulActivation)
 class BatchMatMulActivation(QATModule, M.BatchMatMulActivation):
-    """One matrix for each item of a batch, quantised."""
+    """One matrix for each item of a batch, quantised.
+
+    >>> form = BatchMatMulActivation.from_float_module(M.BatchMatMulActivation(2, 3, 4))
+    >>> form(F.ones((2, 3, 5))).shape
+    (2, 4, 5)
+    """
 
     nonlinear_mode: str
     weight: Any

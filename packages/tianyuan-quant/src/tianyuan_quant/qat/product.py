@@ -36,6 +36,10 @@ class QATProduct(QATModule):
     In training the weight is quantised as the running statistics scale it, and the batch's
     statistics normalise what comes out (R. Krishnamoorthi, Quantizing deep convolutional networks
     for efficient inference, 2018, section 3.2.2).
+
+    >>> form = Linear.from_float_module(M.Linear(3, 2))
+    >>> isinstance(form, QATProduct), form.folded()[0].shape
+    (True, (2, 3))
     """
 
     epilogue = "identity"
@@ -211,71 +215,123 @@ class _WithTransposed:
 
 @register_qat(M.Conv2d)
 class Conv2d(_Convolution, M.Conv2d):
-    """``Conv2d`` in training form."""
+    """``Conv2d`` in training form.
+
+    >>> Conv2d.from_float_module(M.Conv2d(1, 2, 3))(F.ones((1, 1, 3, 3))).shape
+    (1, 2, 1, 1)
+    """
 
 
 @register_qat(M.ConvRelu2d)
 class ConvRelu2d(_Convolution, M.ConvRelu2d):
-    """``ConvRelu2d`` in training form."""
+    """``ConvRelu2d`` in training form.
+
+    >>> ConvRelu2d.from_float_module(M.ConvRelu2d(1, 2, 3))(F.ones((1, 1, 3, 3))).shape
+    (1, 2, 1, 1)
+    """
 
     epilogue = "relu"
 
 
 @register_qat(M.ConvBn2d)
 class ConvBn2d(_WithConv, _Convolution, M.ConvBn2d):
-    """``ConvBn2d`` in training form."""
+    """``ConvBn2d`` in training form.
+
+    >>> ConvBn2d.from_float_module(M.ConvBn2d(1, 2, 3))(F.ones((1, 1, 3, 3))).shape
+    (1, 2, 1, 1)
+    """
 
 
 @register_qat(M.ConvBnRelu2d)
 class ConvBnRelu2d(_WithConv, _Convolution, M.ConvBnRelu2d):
-    """``ConvBnRelu2d`` in training form."""
+    """``ConvBnRelu2d`` in training form.
+
+    >>> ConvBnRelu2d.from_float_module(M.ConvBnRelu2d(1, 2, 3))(F.ones((1, 1, 3, 3))).shape
+    (1, 2, 1, 1)
+    """
 
     epilogue = "relu"
 
 
 @register_qat(M.Linear)
 class Linear(_LinearMap, M.Linear):
-    """``Linear`` in training form."""
+    """``Linear`` in training form.
+
+    >>> Linear.from_float_module(M.Linear(3, 2))(F.ones((4, 3))).shape
+    (4, 2)
+    """
 
 
 @register_qat(M.LinearRelu)
 class LinearRelu(_LinearMap, M.LinearRelu):
-    """``LinearRelu`` in training form."""
+    """``LinearRelu`` in training form.
+
+    >>> LinearRelu.from_float_module(M.LinearRelu(3, 2))(F.ones((4, 3))).shape
+    (4, 2)
+    """
 
     epilogue = "relu"
 
 
 @register_qat(M.LinearBn1d)
 class LinearBn1d(_WithLinear, _LinearMap, M.LinearBn1d):
-    """``LinearBn1d`` in training form."""
+    """``LinearBn1d`` in training form.
+
+    >>> LinearBn1d.from_float_module(M.LinearBn1d(3, 2))(F.ones((4, 3))).shape
+    (4, 2)
+    """
 
 
 @register_qat(M.LinearBnRelu1d)
 class LinearBnRelu1d(_WithLinear, _LinearMap, M.LinearBnRelu1d):
-    """``LinearBnRelu1d`` in training form."""
+    """``LinearBnRelu1d`` in training form.
+
+    >>> LinearBnRelu1d.from_float_module(M.LinearBnRelu1d(3, 2))(F.ones((4, 3))).shape
+    (4, 2)
+    """
 
     epilogue = "relu"
 
 
 @register_qat(M.ConvTranspose2d)
 class ConvTranspose2d(_Transposed, M.ConvTranspose2d):
-    """``ConvTranspose2d`` in training form."""
+    """``ConvTranspose2d`` in training form.
+
+    >>> form = ConvTranspose2d.from_float_module(M.ConvTranspose2d(1, 2, 3))
+    >>> form(F.ones((1, 1, 2, 2))).shape
+    (1, 2, 4, 4)
+    """
 
 
 @register_qat(M.ConvTransposeRelu2d)
 class ConvTransposeRelu2d(_Transposed, M.ConvTransposeRelu2d):
-    """``ConvTransposeRelu2d`` in training form."""
+    """``ConvTransposeRelu2d`` in training form.
+
+    >>> form = ConvTransposeRelu2d.from_float_module(M.ConvTransposeRelu2d(1, 2, 3))
+    >>> form(F.ones((1, 1, 2, 2))).shape
+    (1, 2, 4, 4)
+    """
 
     epilogue = "relu"
 
 
 @register_qat(M.ConvTransposeBn2d)
 class ConvTransposeBn2d(_WithTransposed, _Transposed, M.ConvTransposeBn2d):
-    """``ConvTransposeBn2d`` in training form."""
+    """``ConvTransposeBn2d`` in training form.
+
+    >>> form = ConvTransposeBn2d.from_float_module(M.ConvTransposeBn2d(1, 2, 3))
+    >>> form(F.ones((1, 1, 2, 2))).shape
+    (1, 2, 4, 4)
+    """
 
 
 @register_qat(M.ConvTransposeBnRelu2d)
 class ConvTransposeBnRelu2d(_WithTransposed, _Transposed, M.ConvTransposeBnRelu2d):
-    """``ConvTransposeBnRelu2d`` in training form."""
+    """``ConvTransposeBnRelu2d`` in training form.
+
+    >>> form = ConvTransposeBnRelu2d.from_float_module(M.ConvTransposeBnRelu2d(1, 2, 3))
+    >>> form(F.ones((1, 1, 2, 2))).shape
+    (1, 2, 4, 4)
+    """
 
     epilogue = "relu"

@@ -16,7 +16,15 @@ from ..watch import run_op
 
 
 class QuantizedModule(Module):
-    """A module that computes with integers; it does not train."""
+    """A module that computes with integers; it does not train.
+
+    >>> from tianyuan.functional.quantized import qint8
+    >>> class Same(QuantizedModule):
+    ...     def forward(self, inp):
+    ...         return inp
+    >>> Same("head", qint8(0.5)).result.scales
+    (0.5,)
+    """
 
     def __init__(self, owner: str = "", dtype: Any = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)

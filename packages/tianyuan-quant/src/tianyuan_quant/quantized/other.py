@@ -72,7 +72,14 @@ def _average(x: Tensor, name: str, places: dict[str, Any], result: HostParams, e
 
 
 class QuantizedSite(QuantizedModule):
-    """One op between layers, in integers where it has such a form."""
+    """One op between layers, in integers where it has such a form.
+
+    >>> from ..params import create_qparams
+    >>> form = create_qparams(dtype_meta="qint8", scale=0.5).host("sum")
+    >>> site = QuantizedSite("sum", form, "relu")
+    >>> site(Tensor([1.2, -3.0])).tolist()
+    [2, 0]
+    """
 
     def __init__(self, owner: str, result: HostParams, epilogue: str) -> None:
         super().__init__(owner, result)
@@ -153,7 +160,14 @@ def _bounded(x: Tensor, name: str) -> Tensor:
 
 
 class QuantizedForward(Forward):
-    """A network's forward in integers; floats come in and go out."""
+    """A network's forward in integers; floats come in and go out.
+
+    >>> import numpy as np
+    >>> from ..static import quantize_static
+    >>> net = quantize_static(M.Sequential(M.Linear(2, 2)), [np.ones((4, 2), np.float32)]).module
+    >>> type(net.forward).__name__
+    'QuantizedForward'
+    """
 
     def run(self) -> Run:
         """Return the interceptor of one call."""
@@ -192,7 +206,12 @@ class QuantStub(QuantizedModule):
 
 @register_quantized(qat.DequantStub)
 class DequantStub(QuantizedModule):
-    """Return the numbers that integers stand for."""
+    """Return the numbers that integers stand for.
+
+    >>> from tianyuan.functional.quantized import qint8
+    >>> DequantStub()(QuantStub(qint8(0.5))(Tensor([1.2]))).tolist()
+    [1.0]
+    """
 
     @classmethod
     def from_qat_module(cls, qat_module: Any, owner: str = "") -> QuantizedModule:

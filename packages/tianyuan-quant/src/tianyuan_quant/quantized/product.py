@@ -22,7 +22,14 @@ from .module import QuantizedModule, emit, source_of
 
 
 class QuantizedProduct(QuantizedModule):
-    """Base of layers with an int8 weight, given by ``fill`` or by their training form."""
+    """Base of layers with an int8 weight, given by ``fill`` or by their training form.
+
+    >>> from tianyuan.functional.quantized import qint8
+    >>> layer = Linear(qint8(0.5))
+    >>> layer.fill([[2.0, -1.0]], None, qint8(0.25))
+    >>> isinstance(layer, QuantizedProduct), layer.stored().tolist()
+    (True, [[8, -4]])
+    """
 
     epilogue = "identity"
     weight: Tensor | None = None
@@ -313,19 +320,43 @@ class Conv2d(_Convolution):
 
 @register_quantized(qat.ConvRelu2d)
 class ConvRelu2d(_Convolution):
-    """``ConvRelu2d`` in integers; arguments as for ``Conv2d``."""
+    """``ConvRelu2d`` in integers; arguments as for ``Conv2d``.
+
+    >>> from tianyuan.functional.quantized import qint8
+    >>> from .other import QuantStub
+    >>> layer = ConvRelu2d(1, 1, 1, dtype=qint8(0.5))
+    >>> layer.fill([[[[2.0]]]], [-1.0], qint8(0.25))
+    >>> layer(QuantStub(qint8(0.5))(Tensor([[[[-1.0, 3.0]]]]))).tolist()
+    [[[[0, 10]]]]
+    """
 
     epilogue = "relu"
 
 
 @register_quantized(qat.ConvBn2d)
 class ConvBn2d(_Convolution):
-    """``ConvBn2d`` in integers, the normalisation folded in; arguments as for ``Conv2d``."""
+    """``ConvBn2d`` in integers, the normalisation folded in; arguments as for ``Conv2d``.
+
+    >>> from tianyuan.functional.quantized import qint8
+    >>> from .other import QuantStub
+    >>> layer = ConvBn2d(1, 1, 1, dtype=qint8(0.5))
+    >>> layer.fill([[[[2.0]]]], [-1.0], qint8(0.25))
+    >>> layer(QuantStub(qint8(0.5))(Tensor([[[[-1.0, 3.0]]]]))).tolist()
+    [[[[-6, 10]]]]
+    """
 
 
 @register_quantized(qat.ConvBnRelu2d)
 class ConvBnRelu2d(_Convolution):
-    """``ConvBnRelu2d`` in integers, the normalisation folded in; arguments as for ``Conv2d``."""
+    """``ConvBnRelu2d`` in integers, the normalisation folded in; arguments as for ``Conv2d``.
+
+    >>> from tianyuan.functional.quantized import qint8
+    >>> from .other import QuantStub
+    >>> layer = ConvBnRelu2d(1, 1, 1, dtype=qint8(0.5))
+    >>> layer.fill([[[[2.0]]]], [-1.0], qint8(0.25))
+    >>> layer(QuantStub(qint8(0.5))(Tensor([[[[-1.0, 3.0]]]]))).tolist()
+    [[[[0, 10]]]]
+    """
 
     epilogue = "relu"
 
@@ -348,19 +379,43 @@ class Linear(_LinearMap):
 
 @register_quantized(qat.LinearRelu)
 class LinearRelu(_LinearMap):
-    """``LinearRelu`` in integers; arguments as for ``Linear``."""
+    """``LinearRelu`` in integers; arguments as for ``Linear``.
+
+    >>> from tianyuan.functional.quantized import qint8
+    >>> from .other import QuantStub
+    >>> layer = LinearRelu(qint8(0.5))
+    >>> layer.fill([[2.0, -1.0]], None, qint8(0.25))
+    >>> layer(QuantStub(qint8(0.5))(Tensor([[1.0, 3.0]]))).tolist()
+    [[0]]
+    """
 
     epilogue = "relu"
 
 
 @register_quantized(qat.LinearBn1d)
 class LinearBn1d(_LinearMap):
-    """``LinearBn1d`` in integers, the normalisation folded in; arguments as for ``Linear``."""
+    """``LinearBn1d`` in integers, the normalisation folded in; arguments as for ``Linear``.
+
+    >>> from tianyuan.functional.quantized import qint8
+    >>> from .other import QuantStub
+    >>> layer = LinearBn1d(qint8(0.5))
+    >>> layer.fill([[2.0, -1.0]], None, qint8(0.25))
+    >>> layer(QuantStub(qint8(0.5))(Tensor([[1.0, 3.0]]))).tolist()
+    [[-2]]
+    """
 
 
 @register_quantized(qat.LinearBnRelu1d)
 class LinearBnRelu1d(_LinearMap):
-    """``LinearBnRelu1d`` in integers, the normalisation folded in; as ``Linear``."""
+    """``LinearBnRelu1d`` in integers, the normalisation folded in; as ``Linear``.
+
+    >>> from tianyuan.functional.quantized import qint8
+    >>> from .other import QuantStub
+    >>> layer = LinearBnRelu1d(qint8(0.5))
+    >>> layer.fill([[2.0, -1.0]], None, qint8(0.25))
+    >>> layer(QuantStub(qint8(0.5))(Tensor([[1.0, 3.0]]))).tolist()
+    [[0]]
+    """
 
     epilogue = "relu"
 
@@ -384,18 +439,42 @@ class ConvTranspose2d(_Transposed):
 
 @register_quantized(qat.ConvTransposeRelu2d)
 class ConvTransposeRelu2d(_Transposed):
-    """``ConvTransposeRelu2d`` in integers; arguments as for ``ConvTranspose2d``."""
+    """``ConvTransposeRelu2d`` in integers; arguments as for ``ConvTranspose2d``.
+
+    >>> from tianyuan.functional.quantized import qint8
+    >>> from .other import QuantStub
+    >>> layer = ConvTransposeRelu2d(1, 1, (1, 2), (1, 2), dtype=qint8(0.5))
+    >>> layer.fill([[[[1.0, 2.0]]]], None, qint8(0.25))
+    >>> layer(QuantStub(qint8(0.5))(Tensor([[[[-1.0, 3.0]]]]))).tolist()
+    [[[[0, 0, 6, 12]]]]
+    """
 
     epilogue = "relu"
 
 
 @register_quantized(qat.ConvTransposeBn2d)
 class ConvTransposeBn2d(_Transposed):
-    """``ConvTransposeBn2d`` in integers, the normalisation folded in; as ``ConvTranspose2d``."""
+    """``ConvTransposeBn2d`` in integers, the normalisation folded in; as ``ConvTranspose2d``.
+
+    >>> from tianyuan.functional.quantized import qint8
+    >>> from .other import QuantStub
+    >>> layer = ConvTransposeBn2d(1, 1, (1, 2), (1, 2), dtype=qint8(0.5))
+    >>> layer.fill([[[[1.0, 2.0]]]], None, qint8(0.25))
+    >>> layer(QuantStub(qint8(0.5))(Tensor([[[[-1.0, 3.0]]]]))).tolist()
+    [[[[-2, -4, 6, 12]]]]
+    """
 
 
 @register_quantized(qat.ConvTransposeBnRelu2d)
 class ConvTransposeBnRelu2d(_Transposed):
-    """``ConvTransposeBnRelu2d`` in integers, the normalisation folded in."""
+    """``ConvTransposeBnRelu2d`` in integers, the normalisation folded in.
+
+    >>> from tianyuan.functional.quantized import qint8
+    >>> from .other import QuantStub
+    >>> layer = ConvTransposeBnRelu2d(1, 1, (1, 2), (1, 2), dtype=qint8(0.5))
+    >>> layer.fill([[[[1.0, 2.0]]]], None, qint8(0.25))
+    >>> layer(QuantStub(qint8(0.5))(Tensor([[[[-1.0, 3.0]]]]))).tolist()
+    [[[[0, 0, 6, 12]]]]
+    """
 
     epilogue = "relu"
