@@ -128,7 +128,7 @@ def _repeat_each(inp: Tensor, counts: shapes.Shape, axis: int) -> Tensor:
             f"{shapes.format_shape(inp.shape)}, expected 1 or {int(inp.shape[axis])}"
         )
     positions = np.repeat(np.arange(len(counts)), [int(count) for count in counts])
-    return inp[(slice(None),) * axis + (positions,)]  # noqa: RUF005
+    return inp[(slice(None),) * axis + (positions,)]
 
 
 def tile(inp: Tensor, reps: int | Iterable[int]) -> Tensor:
