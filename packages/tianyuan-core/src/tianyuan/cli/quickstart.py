@@ -1,4 +1,4 @@
-"""The main job: train on real pictures, dump one file, run it on every backend, compare."""
+"""The main job: train on real pictures, dump files, run them on every backend, compare."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ from ..data.dataset import MNIST, Digits
 from ..imperative.tensor import Tensor
 from ..jit import trace
 from ..optimizer import Adam
+from .quantize import quantisation
 
 AGREEMENT = 1e-4  # largest difference from numpy, relative to the largest output
+_INT8_DROP = 0.01
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,16 @@ def run_quickstart(data: Path | None, epochs: int | None, output: Path, seed: in
     _train(task, epochs or task.epochs, seed, console)
     # Fewer epochs than the task's promise nothing.
     least = task.least_accuracy if epochs is None or epochs >= task.epochs else 0.0
-    _dump(task, output)
-    console.print(f"Wrote {output} ({output.stat().st_size / 1024:.0f} KiB)")
-    return _compare(task, output, least, console)
+    files = {"": output}
+    _dump(task.net, task, output)
+    package = quantisation()
+    if package is not None:
+        files[" int8"] = output.with_name(f"{output.stem}-int8{output.suffix}")
+        samples = [task.train[0][start : start + 128] for start in range(0, 512, 128)]
+        _dump(package.quantize_static(task.net, samples).module, task, files[" int8"])
+    for path in files.values():
+        console.print(f"Wrote {path} ({path.stat().st_size / 1024:.0f} KiB)")
+    return _compare(task, files, least, console)
 
 
 def _digits() -> Task:
@@ -138,9 +147,7 @@ def _set_rate(optimizer: Adam, rate: float) -> None:
         group["lr"] = float(rate)
 
 
-def _dump(task: Task, output: Path) -> None:
-    net = task.net
-
+def _dump(net: M.Module, task: Task, output: Path) -> None:
     @trace(symbolic=True, capture_as_const=True, dynamic_shapes={"images": {0: "batch"}})
     def predict(images: Tensor) -> Tensor:
         return net(images)  # type: ignore[no-any-return]
@@ -149,42 +156,54 @@ def _dump(task: Task, output: Path) -> None:
     predict.dump(output, arg_names=["images"], output_names=["logits"])
 
 
-def _compare(task: Task, output: Path, least: float, console: Console) -> int:
-    """Run the file in a new process per backend and print the table."""
+def _compare(task: Task, files: dict[str, Path], least: float, console: Console) -> int:
+    """Run each file in a new process per backend and print the table."""
     table = Table(
         "backend", "test accuracy", "ms, batch 1", "ms, batch 64", "difference from numpy"
     )
-    failures = []
-    expected: np.ndarray | None = None
+    failures: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
-        images, labels = Path(folder) / "images.npy", task.test[1]
-        np.save(images, task.test[0])
-        for backend in sorted(registry.backends(), key=lambda name: name != "numpy"):
-            result = _measure(output, images, Path(folder) / f"{backend}.npy", backend)
-            if isinstance(result, str):
-                failures.append(f"{backend}: the process failed:\n{result}")
-                continue
-            logits = np.load(Path(folder) / f"{backend}.npy")
-            expected = logits if expected is None else expected
-            accuracy = float((logits.argmax(1) == labels).mean())
-            difference = float(np.abs(logits - expected).max() / np.abs(expected).max())
-            table.add_row(
-                backend, f"{accuracy:.2%}", f"{result['1']:.3f}", f"{result['64']:.3f}",
-                f"{difference:.1e}",
-            )  # fmt: skip
-            if not accuracy >= least:
-                failures.append(
-                    f"{backend}: test accuracy is too low, got {accuracy:.2%}, expected {least:.1%}"
-                )
-            if not difference <= AGREEMENT:
-                failures.append(
-                    f"{backend}: outputs differ from numpy's, got {difference:.1e}, "
-                    f"expected at most {AGREEMENT:.0e}"
-                )
+        np.save(Path(folder) / "images.npy", task.test[0])
+        for kind, path in files.items():
+            # The price of int8 is shown; what is too much is a matter of the task.
+            wanted = least - _INT8_DROP if kind else least
+            failures += _rows(table, kind, path, Path(folder), task.test[1], wanted)
     console.print(table)
     for failure in failures:
         console.print(failure, style="red", markup=False)
     return 1 if failures else 0
+
+
+def _rows(
+    table: Table, kind: str, model: Path, folder: Path, labels: np.ndarray, least: float
+) -> list[str]:
+    """Add a row per backend for one file; return what is not as it should be."""
+    failures = []
+    expected: np.ndarray | None = None
+    for backend in sorted(registry.backends(), key=lambda name: name != "numpy"):
+        name, found = f"{backend}{kind}", folder / f"{backend}.npy"
+        result = _measure(model, folder / "images.npy", found, backend)
+        if isinstance(result, str):
+            failures.append(f"{name}: the process failed:\n{result}")
+            continue
+        logits = np.load(found)
+        expected = logits if expected is None else expected
+        accuracy = float((logits.argmax(1) == labels).mean())
+        difference = float(np.abs(logits - expected).max() / np.abs(expected).max())
+        table.add_row(
+            name, f"{accuracy:.2%}", f"{result['1']:.3f}", f"{result['64']:.3f}",
+            f"{difference:.1e}",
+        )  # fmt: skip
+        if not accuracy >= least:
+            failures.append(
+                f"{name}: test accuracy is too low, got {accuracy:.2%}, expected {least:.1%}"
+            )
+        if not difference <= AGREEMENT:
+            failures.append(
+                f"{name}: outputs differ from numpy's, got {difference:.1e}, "
+                f"expected at most {AGREEMENT:.0e}"
+            )
+    return failures
 
 
 def _measure(model: Path, images: Path, logits: Path, backend: str) -> dict[str, float] | str:
