@@ -1,5 +1,6 @@
 // matmul and matmul_fused in float32: batches and parts of one product run in parallel.
 #include "matmul.hpp"
+#include "batch.hpp"
 #include "kernel.hpp"
 
 namespace TY_ISA {
@@ -11,18 +12,6 @@ struct Product {
   int batch_dims;
   int64_t extents[TY_MAX_DIMS], a_stride[TY_MAX_DIMS], b_stride[TY_MAX_DIMS];
 };
-
-// Distances of broadcast batch axes are zero.
-void batch_strides(const ty_tensor &x, const ty_tensor &out, int64_t *strides) {
-  const int dims = out.ndim - 2, own = x.ndim - 2;
-  int64_t stride = x.shape[x.ndim - 2] * x.shape[x.ndim - 1];
-  for (int axis = dims - 1; axis >= 0; --axis) {
-    const int mine = axis - (dims - own);
-    const int64_t extent = mine >= 0 ? x.shape[mine] : 1;
-    strides[axis] = extent == 1 ? 0 : stride;
-    stride *= extent;
-  }
-}
 
 Product product_of(const ty_tensor *inputs, const ty_tensor &out, bool ta, bool tb, bool packed) {
   const ty_tensor &a = inputs[0], &b = inputs[1];

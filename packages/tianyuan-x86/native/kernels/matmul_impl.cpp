@@ -1,5 +1,6 @@
 // General matrix product of one thread: packed panels in a caller's workspace, tiles over them.
 #include "matmul.hpp"
+#include "panels.hpp"
 
 namespace TY_ISA {
 namespace {
@@ -42,32 +43,6 @@ void pack_a(float *to, const float *a, int64_t a_row, int64_t a_step, int64_t ro
         for (int64_t k = 0; k < depth; ++k) to[k * height + r] = from[r * a_row + k * a_step];
     }
     to += height * depth;
-  }
-}
-
-// One panel of TILE_LANES columns whose rows lie contiguous in b, zeros behind the last column.
-void pack_b_rows(float *to, const float *b, int64_t b_step, int64_t cols, int64_t depth) {
-  const vtail tail0 = vtail_of(cols), tail1 = vtail_of(cols > VF ? cols - VF : 0);
-  for (int64_t k = 0; k < depth; ++k) {
-    const float *from = b + k * b_step;
-    vstore(to + k * TILE_LANES, vload_tail(from, tail0));
-    vstore(to + k * TILE_LANES + VF, cols > VF ? vload_tail(from + VF, tail1) : vzero());
-  }
-}
-
-// The same from columns that lie contiguous in b.
-void pack_b_columns(float *to, const float *b, int64_t b_column, int64_t cols, int64_t depth) {
-  for (int64_t j = 0; j < TILE_LANES; j += VF) {
-    for (int64_t k = 0; k < depth; k += VF) {
-      const int64_t some = least(VF, depth - k);
-      const vtail tail = vtail_of(some);
-      vf block[VF];
-#pragma GCC unroll 16
-      for (int r = 0; r < VF; ++r)
-        block[r] = j + r < cols ? vload_tail(b + (j + r) * b_column + k, tail) : vzero();
-      vtranspose(block);
-      for (int r = 0; r < some; ++r) vstore(to + (k + r) * TILE_LANES + j, block[r]);
-    }
   }
 }
 

@@ -207,6 +207,12 @@ def _matmul_flops(step: Step, inputs: Sequence[Slot], outputs: Sequence[Slot]) -
     return 2 * outputs[0].spec.size * inner
 
 
+def _attention_flops(step: Step, inputs: Sequence[Slot], outputs: Sequence[Slot]) -> int:
+    out, (keys, depth) = outputs[0].spec, inputs[1].spec.shape[-2:]
+    rows = out.size // max(int(out.shape[-1]), 1)
+    return 2 * rows * int(keys) * (int(depth) + int(out.shape[-1]))
+
+
 def _fused_flops(step: Step, inputs: Sequence[Slot], outputs: Sequence[Slot]) -> int:
     return outputs[0].spec.size * (len(step.attrs.code) // 4)
 
@@ -218,6 +224,7 @@ _FLOPS: dict[str, Callable[[Step, Sequence[Slot], Sequence[Slot]], int]] = {
     "conv2d_backward_weight": _conv_weight_flops,
     "matmul": _matmul_flops,
     "matmul_fused": _matmul_flops,
+    "attention": _attention_flops,
     "fused_elementwise": _fused_flops,
 }
 

@@ -41,6 +41,12 @@ def _product(opr: OpNode) -> int:
     return _size(opr.outputs[0]) * int(inner)
 
 
+def _attended(opr: OpNode) -> int:
+    out, (keys, depth) = opr.outputs[0], opr.inputs[1].shape[-2:]
+    rows = _size(out) // max(int(out.shape[-1]), 1)
+    return rows * int(keys) * (int(depth) + int(out.shape[-1]))
+
+
 def _pooled(opr: OpNode) -> int:
     window: int = math.prod(opr.params.kernel)
     return _size(opr.outputs[0]) * window
@@ -50,6 +56,7 @@ _RULES: dict[str, Callable[[OpNode], int]] = {
     "conv2d": _weighted, "conv2d_fused": _weighted, "conv2d_quantized": _weighted,
     "conv2d_backward_data": _transposed,
     "matmul": _product, "matmul_fused": _product, "matmul_quantized": _product,
+    "attention": _attended,
     "max_pool2d": _pooled, "avg_pool2d": _pooled,
 }  # fmt: skip
 _FREE = frozenset({"movement", "creation", "indexing"})

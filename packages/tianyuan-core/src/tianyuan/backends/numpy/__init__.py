@@ -18,7 +18,7 @@ TIANYUAN_API = (1, 0)
 
 _MODULES = (
     "elementwise", "fused", "reduction", "movement", "indexing", "random", "update", "matmul",
-    "conv", "pool", "norm", "quantized", "quantized_linear",
+    "conv", "pool", "norm", "quantized", "quantized_linear", "attention",
 )  # fmt: skip
 _REFERENCE_SECONDS_PER_ELEMENT = 1e-6
 

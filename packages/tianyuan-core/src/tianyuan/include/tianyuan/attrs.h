@@ -187,6 +187,12 @@ typedef struct ty_atanh_attrs {
   ty_attrs head;
 } ty_atanh_attrs;
 
+typedef struct ty_attention_attrs {
+  ty_attrs head;
+  double scale;
+  int64_t causal;
+} ty_attention_attrs;
+
 typedef struct ty_avg_pool2d_attrs {
   ty_attrs head;
   ty_list kernel;

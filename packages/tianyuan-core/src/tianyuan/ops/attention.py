@@ -1,0 +1,103 @@
+"""Scaled dot-product attention as one op, so that a kernel need not hold the matrix of scores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import shapes
+from ..errors import AttrError, DTypeError, ShapeError
+from ..op import Op, Specs, TensorSpec, expect_float, expect_same_dtype
+from ..records import record
+from .creation import ARANGE
+from .elementwise import LESS_EQUAL, LOGICAL_AND, WHERE
+from .matmul import MATMUL
+from .reduction import SOFTMAX
+from .shape import RESHAPE
+
+
+@record()
+class Attention:
+    """What scores are multiplied by, and whether query i sees only the keys up to i."""
+
+    scale: float = 1.0
+    causal: bool = False
+
+
+def lowest_score(dtype: Any) -> float:
+    """Return the score of a hidden key: finite, so that a query without keys stays free of NaN."""
+    return -6e4 if dtype.itemsize == 2 else -1e30
+
+
+def _expect_mask(mask: TensorSpec, query: TensorSpec, scores: shapes.Shape) -> None:
+    if mask.dtype.kind != "b" and mask.dtype != query.dtype:
+        raise DTypeError(
+            f"attention: mask has the wrong dtype, got {mask.dtype.name}, expected bool or "
+            f"{query.dtype.name}"
+        )
+    wide = shapes.broadcast("attention", scores, mask.shape) if mask.ndim >= 2 else ()
+    if tuple(map(int, wide)) != tuple(map(int, scores)):
+        raise ShapeError(
+            f"attention: mask does not fit, got {shapes.format_shape(mask.shape)}, expected two "
+            f"axes or more that broadcast to {shapes.format_shape(scores)}"
+        )
+
+
+def _infer(specs: Specs, attrs: Attention) -> Specs:
+    query, key, value = specs[:3]
+    if attrs.scale != attrs.scale:
+        raise AttrError(f"attention: scale is no number, got {attrs.scale}, expected a finite one")
+    for what, spec in zip(("query", "key", "value"), specs, strict=False):
+        expect_float("attention", spec, what)
+    expect_same_dtype("attention", specs[:3])
+    fits = min(spec.ndim for spec in specs[:3]) >= 2
+    fits = fits and int(query.shape[-1]) == int(key.shape[-1])
+    if not fits or int(key.shape[-2]) != int(value.shape[-2]):
+        got = ", ".join(shapes.format_shape(spec.shape) for spec in specs[:3])
+        raise ShapeError(
+            f"attention: shapes do not fit, got {got}, expected (..., L, E), (..., S, E) and "
+            "(..., S, V)"
+        )
+    lead = shapes.broadcast("attention", *(spec.shape[:-2] for spec in specs[:3]))
+    if len(specs) == 4:
+        _expect_mask(specs[3], query, (*lead, query.shape[-2], key.shape[-2]))
+    return (query.with_shape((*lead, query.shape[-2], value.shape[-1])),)
+
+
+def _line(like: Any, count: int, shape: shapes.Shape) -> Any:
+    """Return 0, 1, ... in the runtime of another value."""
+    line = like._apply(ARANGE, (), ARANGE.attrs(0.0, 1.0, count, "int32"))
+    return RESHAPE(line, shape=shape)
+
+
+def _decompose(inputs: tuple[Any, ...], attrs: Attention) -> Any:
+    query, key, value, *masks = inputs
+    scores = MATMUL(query * attrs.scale, key, transpose_a=False, transpose_b=True)
+    seen = None
+    for mask in masks:
+        if mask.dtype.kind == "b":
+            seen = mask
+        else:
+            scores = scores + mask
+    if attrs.causal:
+        rows, columns = scores.shape[-2:]
+        line = _line(query, columns, (1, columns))
+        earlier = LESS_EQUAL(line, _line(query, rows, (rows, 1)))
+        seen = earlier if seen is None else LOGICAL_AND(seen, earlier)
+    if seen is not None:
+        scores = WHERE(seen, scores, scores.full((), lowest_score(scores.dtype)))
+    weights = SOFTMAX(scores, axis=scores.ndim - 1)
+    if seen is not None:
+        weights = WHERE(seen, weights, weights.full((), 0.0))
+    return MATMUL(weights, value, transpose_a=False, transpose_b=False)
+
+
+# Vaswani et al., Attention is all you need, 2017.
+ATTENTION = Op(
+    "attention",
+    infer=_infer,
+    decompose=_decompose,
+    attrs=Attention,
+    n_inputs=(3, 4),
+    family="matmul",
+)
+OPS: tuple[Op, ...] = (ATTENTION,)

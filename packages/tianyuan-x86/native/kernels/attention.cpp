@@ -1,0 +1,340 @@
+// attention in float32 without the matrix of scores: rows of queries meet the keys block by block,
+// and what earlier blocks gave is scaled to the largest score so far (the online softmax of Milakov
+// and Gimelshein 2018, over tiles as in Dao et al. 2022). The order of a row's sums depends on its
+// keys alone, so that neither threads nor neighbours change a bit.
+#include <string.h>
+
+#include "batch.hpp"
+#include "kernel.hpp"
+#include "panels.hpp"
+#include "vmath.hpp"
+
+namespace TY_ISA {
+namespace {
+
+// Keys of a block and the most rows of a piece, as in src/tianyuan_x86/kernels/attention.py. A
+// block of keys stays in the second-level cache, a tile's scores in the first.
+enum { KEYS = 256, ROWS = TY_VF == 16 ? 12 * TILE_ROWS : 24 * TILE_ROWS };
+static constexpr float LOWEST = -1e30f;  // the score of a hidden key, as the op defines it
+
+struct Attention {
+  int64_t rows, keys, depth, width;  // extents of queries, keys, their vectors and the values
+  float scale;
+  bool causal;
+  const float *query, *key, *value, *added;  // of batch item 0; `added` and `truth` may be NULL
+  const uint8_t *truth;
+  float *out;
+  int64_t mask_row, mask_step;  // distances in the mask; 0 where it repeats
+  int dims;
+  int64_t batch, extents[TY_MAX_DIMS], strides[4][TY_MAX_DIMS];
+};
+
+TY_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+TY_INLINE int64_t round_up(int64_t a, int64_t to) { return (a + to - 1) / to * to; }
+
+// The largest lane; lanes must not be NaN.
+TY_INLINE float largest(vf a) {
+#if TY_VF == 16
+  __m256 h = _mm256_max_ps(vf_low(a), vf_high(a));
+#else
+  __m256 h = a;
+#endif
+  __m128 q = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+  q = _mm_max_ps(q, _mm_movehl_ps(q, q));
+  return _mm_cvtss_f32(_mm_max_ss(q, _mm_movehdup_ps(q)));
+}
+
+Attention attention_of(const ty_tensor *inputs, int count, const ty_tensor &out,
+                       const ty_attention_attrs *attrs) {
+  const ty_tensor &q = inputs[0], &k = inputs[1];
+  Attention a = {};
+  a.rows = q.shape[q.ndim - 2];
+  a.depth = q.shape[q.ndim - 1];
+  a.keys = k.shape[k.ndim - 2];
+  a.width = out.shape[out.ndim - 1];
+  a.scale = static_cast<float>(attrs->scale);
+  a.causal = attrs->causal != 0;
+  a.query = static_cast<const float *>(q.data);
+  a.key = static_cast<const float *>(k.data);
+  a.value = static_cast<const float *>(inputs[2].data);
+  a.out = static_cast<float *>(out.data);
+  a.dims = out.ndim - 2;
+  a.batch = 1;
+  for (int axis = 0; axis < a.dims; ++axis) a.batch *= a.extents[axis] = out.shape[axis];
+  for (int i = 0; i < count; ++i) batch_strides(inputs[i], out, a.strides[i]);
+  if (count == 4) {
+    const ty_tensor &mask = inputs[3];
+    if (mask.dtype == TY_BOOL)
+      a.truth = static_cast<const uint8_t *>(mask.data);
+    else
+      a.added = static_cast<const float *>(mask.data);
+    const int64_t rows = mask.shape[mask.ndim - 2], keys = mask.shape[mask.ndim - 1];
+    a.mask_row = rows == 1 ? 0 : keys;
+    a.mask_step = keys == 1 ? 0 : 1;
+  }
+  return a;
+}
+
+Attention item_of(const Attention &whole, int64_t item) {
+  Attention a = whole;
+  a.out += item * a.rows * a.width;
+  a.query += batch_offset(a.dims, a.extents, a.strides[0], item);
+  a.key += batch_offset(a.dims, a.extents, a.strides[1], item);
+  a.value += batch_offset(a.dims, a.extents, a.strides[2], item);
+  const int64_t mask = batch_offset(a.dims, a.extents, a.strides[3], item);
+  if (a.added) a.added += mask;
+  if (a.truth) a.truth += mask;
+  return a;
+}
+
+// One thread's memory. `sums` holds, for every tile, its rows' weighted values in tiles of two
+// vectors; `best` and `total` VF values for every tile: a row's largest score and its weights' sum.
+struct Scratch {
+  float *keys, *values, *scores, *sums, *best, *total;
+};
+
+int64_t tiles_of(int64_t rows) { return (rows + TILE_ROWS - 1) / TILE_ROWS; }
+
+int64_t floats_of(const Attention &a) {
+  const int64_t rows = least(a.rows, ROWS), keys = least(round_up(a.keys, TILE_LANES), KEYS);
+  const int64_t tail = a.width % TILE_LANES ? static_cast<int64_t>(TILE_LANES) : 0;
+  return keys * (a.depth + tail + TILE_ROWS) + rows * round_up(a.width, TILE_LANES) +
+         2 * VF * tiles_of(rows);
+}
+
+Scratch scratch_of(const Attention &a, float *memory) {
+  const int64_t rows = least(a.rows, ROWS), keys = least(round_up(a.keys, TILE_LANES), KEYS);
+  const int64_t tail = a.width % TILE_LANES ? static_cast<int64_t>(TILE_LANES) : 0;
+  Scratch s;
+  s.keys = memory;
+  s.values = s.keys + keys * a.depth;
+  s.scores = s.values + keys * tail;
+  s.sums = s.scores + keys * TILE_ROWS;
+  s.best = s.sums + rows * round_up(a.width, TILE_LANES);
+  s.total = s.best + VF * tiles_of(rows);
+  return s;
+}
+
+struct Block {
+  int64_t first, count;  // keys
+  bool start;            // no block was before it
+};
+
+// Packs a block's keys times the scale, and those columns of its values that fill no panel.
+void pack_block(const Attention &a, const Block &block, const Scratch &s) {
+  for (int64_t j = 0; j < block.count; j += TILE_LANES)
+    pack_b_columns(s.keys + j * a.depth, a.key + (block.first + j) * a.depth, a.depth,
+                   least(TILE_LANES, block.count - j), a.depth);
+  const vf scale = vset1(a.scale);
+  const int64_t size = round_up(block.count, TILE_LANES) * a.depth;
+  for (int64_t i = 0; i < size; i += VF) vstore(s.keys + i, vmul(vload(s.keys + i), scale));
+  const int64_t whole = a.width / TILE_LANES * TILE_LANES;
+  if (whole < a.width)
+    pack_b_rows(s.values, a.value + block.first * a.width + whole, a.width, a.width - whole,
+                block.count);
+}
+
+// Rows [row, row + height) of the queries and what they sum up in.
+struct Tile {
+  int64_t row, height;
+  float *sums, *best, *total;
+};
+
+// Scores of a tile, in panels [TILE_LANES keys][row][key].
+void score(const Attention &a, const Tile &tile, int64_t count, const Scratch &s) {
+  const TileSegment whole = {0, 0, a.depth};
+  TileArgs t = {};
+  t.a = a.query + tile.row * a.depth;
+  t.a_row = a.depth;
+  t.a_step = 1;
+  t.b_step = TILE_LANES;
+  t.b_next = VF;
+  t.segments = &whole;
+  t.n_segments = 1;
+  const TileRun run = tile_of(TILE_STRIDED, 1, static_cast<int>(tile.height), 2);
+  for (int64_t j = 0; j < count; j += TILE_LANES) {
+    t.b = s.keys + j * a.depth;
+    t.c = s.scores + j * tile.height;
+    run(&t);
+  }
+}
+
+// Adds the mask, or sets the scores of hidden keys, along a run of up to VF keys of one row.
+TY_INLINE vf masked(const Attention &a, int64_t row, int64_t key, int64_t count, vf scores) {
+  const vtail lanes = vtail_of(count);
+  const int64_t at = row * a.mask_row + key * a.mask_step;
+  if (a.added) {
+    const vf more = a.mask_step ? vload_tail(a.added + at, lanes) : vset1(a.added[at]);
+    scores = vadd(scores, more);
+  }
+  if (a.truth) {
+    float seen[VF];
+    for (int64_t i = 0; i < VF; ++i)
+      seen[i] = i < count && a.truth[at + i * a.mask_step] ? 1.0f : 0.0f;
+    scores = vselect(viszero(vload(seen)), vset1(LOWEST), scores);
+  }
+  if (a.causal && key + count - 1 > row)
+    scores = vselect(vtail_mask(vtail_of(row < key ? 0 : row - key + 1)), scores, vset1(LOWEST));
+  return scores;
+}
+
+// Applies the mask to one row's scores and returns the largest; lanes behind the keys are -inf.
+// NaN is passed over: it comes back as a weight.
+TY_INLINE float mask_row(const Attention &a, const Tile &tile, int64_t r, const Block &block,
+                         int64_t count, float *scores, bool masks) {
+  vf best = vneg(vinf());
+  for (int64_t j = 0; j < round_up(count, TILE_LANES); j += VF) {
+    float *at = scores + j / TILE_LANES * TILE_LANES * tile.height + r * TILE_LANES +
+                j % TILE_LANES;
+    vf x = vload(at);
+    const int64_t some = j < count ? least(VF, count - j) : 0;
+    if (masks && some > 0) x = masked(a, tile.row + r, block.first + j, some, x);
+    if (some < VF) x = vselect(vtail_mask(vtail_of(some)), x, vneg(vinf()));
+    if (masks || some < VF) vstore(at, x);
+    best = vmax_fast(x, best);
+  }
+  return largest(best);
+}
+
+// Turns one row's scores into weights relative to `shift` and returns their sum. Hidden keys count
+// in it, as in the op's definition, but add nothing to the values.
+TY_INLINE float weigh_row(const Tile &tile, int64_t r, int64_t count, float *scores, float shift,
+                          bool hides) {
+  const vf by = vset1(shift);
+  vf sum = vzero();
+  for (int64_t j = 0; j < round_up(count, TILE_LANES); j += TILE_LANES) {
+    float *at = scores + j * tile.height + r * TILE_LANES;
+    const vf x = vload(at), y = vload(at + VF);
+    const vf p = vexp(vsub(x, by)), q = vexp(vsub(y, by));
+    sum = vadd(sum, vadd(p, q));
+    vstore(at, hides ? vselect(veq(x, vset1(LOWEST)), vzero(), p) : p);
+    vstore(at + VF, hides ? vselect(veq(y, vset1(LOWEST)), vzero(), q) : q);
+  }
+  return vhsum(sum);
+}
+
+// Adds a tile's weights times the values of the block to its sums.
+void accumulate(const Attention &a, const Tile &tile, const Block &block, int64_t count,
+                const Scratch &s) {
+  TileSegment segments[KEYS / TILE_LANES];
+  const int64_t whole = a.width / TILE_LANES * TILE_LANES;
+  TileArgs t = {};
+  t.a = s.scores;
+  t.a_row = TILE_LANES;
+  t.a_step = 1;
+  t.b_next = VF;
+  t.segments = segments;
+  t.n_segments = (count + TILE_LANES - 1) / TILE_LANES;
+  t.accumulate = !block.start;
+  for (int64_t j = 0; j < a.width; j += TILE_LANES) {
+    const bool direct = j < whole;
+    t.b = direct ? a.value + block.first * a.width + j : s.values;
+    t.b_step = direct ? a.width : static_cast<int64_t>(TILE_LANES);
+    t.c = tile.sums + j * tile.height;
+    for (int64_t i = 0; i < t.n_segments; ++i)
+      segments[i] = {i * TILE_LANES * tile.height, i * TILE_LANES * t.b_step,
+                     least(TILE_LANES, count - i * TILE_LANES)};
+    const int vectors = a.width - j > VF ? 2 : 1;
+    tile_of(TILE_STRIDED, 1, static_cast<int>(tile.height), vectors)(&t);
+  }
+}
+
+// Floats between rows of a tile of sums, and where the tile of column j lies.
+TY_INLINE int64_t row_step(const Attention &a, int64_t j) {
+  return a.width - j > VF ? static_cast<int64_t>(TILE_LANES) : static_cast<int64_t>(VF);
+}
+
+void rescale(const Attention &a, const Tile &tile, int64_t r, float factor) {
+  const vf by = vset1(factor);
+  for (int64_t j = 0; j < a.width; j += TILE_LANES) {
+    float *at = tile.sums + j * tile.height + r * row_step(a, j);
+    for (int64_t i = 0; i < row_step(a, j); i += VF) vstore(at + i, vmul(vload(at + i), by));
+  }
+}
+
+void attend(const Attention &a, const Tile &tile, const Block &block, const Scratch &s) {
+  int64_t count = block.count;
+  if (a.causal) count = least(count, tile.row + tile.height - block.first);
+  if (count <= 0) return;
+  score(a, tile, count, s);
+  const bool hides = a.causal || a.truth, masks = hides || a.added;
+  float before[VF], shift[VF], factor[VF];
+  vstore(before, block.start ? vneg(vinf()) : vload(tile.best));
+  for (int64_t r = 0; r < tile.height; ++r) {
+    const float best = mask_row(a, tile, r, block, count, s.scores, masks);
+    tile.best[r] = best > before[r] ? best : before[r];
+  }
+  // Where every score so far is -inf, weights are relative to 0, and are 0.
+  const vf best = vload(tile.best), by = vselect(veq(best, vneg(vinf())), vzero(), best);
+  vstore(shift, by);
+  vstore(factor, vexp(vsub(vload(before), by)));
+  for (int64_t r = 0; r < tile.height; ++r) {
+    const float sum = weigh_row(tile, r, count, s.scores, shift[r], hides);
+    tile.total[r] = block.start ? sum : tile.total[r] * factor[r] + sum;
+    if (!block.start && factor[r] != 1.0f) rescale(a, tile, r, factor[r]);
+  }
+  accumulate(a, tile, block, count, s);
+}
+
+void finish(const Attention &a, const Tile &tile) {
+  for (int64_t r = 0; r < tile.height; ++r) {
+    const vf total = vset1(tile.total[r]);
+    float *to = a.out + (tile.row + r) * a.width;
+    for (int64_t j = 0; j < a.width; j += VF) {
+      const int64_t panel = j / TILE_LANES * TILE_LANES;
+      const float *from = tile.sums + panel * tile.height + r * row_step(a, panel) + j - panel;
+      vstore_tail(to + j, vdiv(vload(from), total), vtail_of(a.width - j));
+    }
+  }
+}
+
+// Rows [begin, end) of one item.
+void run_rows(const Attention &a, int64_t begin, int64_t end, const Scratch &s) {
+  const int64_t rows = end - begin, tiles = tiles_of(rows);
+  const int64_t keys = a.causal ? least(a.keys, end) : a.keys;
+  const int64_t wide = round_up(a.width, TILE_LANES);
+  const auto tile_at = [&](int64_t i) {
+    const int64_t first = rows * i / tiles;
+    return Tile{begin + first, rows * (i + 1) / tiles - first, s.sums + first * wide,
+                s.best + i * VF, s.total + i * VF};
+  };
+  for (int64_t at = 0; at < keys; at += KEYS) {
+    const Block block = {at, least(KEYS, keys - at), at == 0};
+    pack_block(a, block, s);
+    for (int64_t i = 0; i < tiles; ++i) attend(a, tile_at(i), block, s);
+  }
+  for (int64_t i = 0; i < tiles; ++i) finish(a, tile_at(i));
+}
+
+int attention(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *raw,
+              void *workspace) {
+  const auto *attrs = reinterpret_cast<const ty_attention_attrs *>(raw);
+  const Attention a = attention_of(inputs, raw->n_inputs, outputs[0], attrs);
+  const int64_t size = a.batch * a.rows * a.width;
+  if (size == 0) return 0;
+  if (a.keys == 0) {
+    memset(a.out, 0, static_cast<size_t>(size) * sizeof(float));
+    return 0;
+  }
+  // Few items are cut further, so that every thread gets some rows.
+  int64_t parts = (a.rows + ROWS - 1) / ROWS;
+  const int64_t wanted = (ctx->threads + a.batch - 1) / a.batch;
+  if (parts < wanted) parts = least(wanted, tiles_of(a.rows));
+  const double work = 2.0 * static_cast<double>(a.rows / parts + 1) *
+                      static_cast<double>(a.keys) * static_cast<double>(a.depth + a.width + 1);
+  const int64_t grain = work > 2e5 ? 1 : static_cast<int64_t>(2e5 / work) + 1;
+  const int64_t per_slot = round_up(floats_of(a), 16);
+  ty_parallel(ctx, a.batch * parts, grain, [&](int64_t begin, int64_t end, int32_t slot) {
+    const Scratch s = scratch_of(a, static_cast<float *>(workspace) + slot * per_slot);
+    for (int64_t at = begin; at < end; ++at) {
+      const int64_t part = at % parts;
+      run_rows(item_of(a, at / parts), a.rows * part / parts, a.rows * (part + 1) / parts, s);
+    }
+  });
+  return 0;
+}
+
+}  // namespace
+}  // namespace TY_ISA
+
+TY_EXPORT_KERNELS(attention, TY_KERNEL(attention, "attention_f32", "streaming"))
