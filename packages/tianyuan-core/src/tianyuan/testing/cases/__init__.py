@@ -17,7 +17,7 @@ from ...op import NoAttrs, Specs, TensorSpec
 FAMILIES = (
     "elementwise", "cast", "reduction", "shape", "indexing", "sorting", "creation", "random",
     "update", "fused", "matmul", "conv", "pool", "norm", "quantized", "quantized_linear",
-    "complexes", "decomposition",
+    "attention", "complexes", "decomposition",
 )  # fmt: skip
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 # Large enough to be worth several threads.
