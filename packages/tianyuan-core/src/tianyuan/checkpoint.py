@@ -98,22 +98,33 @@ def load_checkpoint(
         raise ModelFormatError(
             f"load_checkpoint: unknown version, got {found.get('version')!r}, expected {_VERSION}"
         )
-    states: dict[str, Any] = found["states"]
+    states, values, generators = (_mapping(found, what) for what in ("states", "values", "random"))
     setters = _setters(parts, states)
     before = {name: getattr(part, _expected(name, part)[0])() for name, part in parts.items()}
     begun: list[str] = []
+    drawn = _random_state()
     try:
         for name, setter in setters.items():
             begun.append(name)
             setter(states[name])
         if restore_random:
-            _set_random_state(found["random"])
+            _set_random_state(generators)
     except BaseException:
+        _put_random_state(drawn)
         for name in reversed(begun):
             setters[name](before[name])
         raise
-    values: dict[str, Any] = found["values"]
     return values
+
+
+def _mapping(found: dict[str, Any], what: str) -> dict[str, Any]:
+    """Return one of a checkpoint's parts, each of which has names."""
+    part = found.get(what)
+    if not isinstance(part, dict):
+        raise ModelFormatError(
+            f"load_checkpoint: {what} are wrong, got {type(part).__name__}, expected a dict"
+        )
+    return part
 
 
 def _protocol(part: Any) -> tuple[str, str] | None:
@@ -159,6 +170,21 @@ def _random_state() -> dict[str, Any]:
 
 
 def _set_random_state(state: dict[str, Any]) -> None:
+    """Give every generator its state.
+
+    Raises:
+        ModelFormatError: where one does not take it.
+    """
+    try:
+        _put_random_state(state)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ModelFormatError(
+            f"load_checkpoint: the state of a random generator is wrong, got {error}, expected "
+            "one that save_checkpoint wrote"
+        ) from error
+
+
+def _put_random_state(state: dict[str, Any]) -> None:
     np.random.set_state(state["numpy"])
     python_random.setstate(state["python"])
     random.set_state(state["tianyuan"])

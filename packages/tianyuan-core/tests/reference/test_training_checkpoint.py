@@ -276,3 +276,37 @@ def test_damage_is_told(tmp_path: Path) -> None:
         load_checkpoint(path, **run.parts())
     with pytest.raises(FileNotFoundError):
         load_checkpoint(tmp_path / "none", **run.parts())
+
+
+@pytest.mark.parametrize("generator", ["python", "numpy", "tianyuan"])
+def test_a_generator_state_that_does_not_fit_leaves_every_generator_as_it_was(
+    tmp_path: Path, generator: str
+) -> None:
+    path = tmp_path / "run.ckpt"
+    save_checkpoint(path, epoch=1)
+    whole = tianyuan.load(path)
+    whole["random"][generator] = "nonsense"
+    tianyuan.save(whole, path)
+    np.random.seed(5)
+    random.seed(5)
+    tianyuan.random.seed(5)
+    want = random.random(), np.random.random(), F.sum(tianyuan.random.uniform(size=(4,))).item()
+    np.random.seed(5)
+    random.seed(5)
+    tianyuan.random.seed(5)
+    with pytest.raises(ModelFormatError, match="random generator is wrong"):
+        load_checkpoint(path)
+    assert random.random() == want[0]
+    assert np.random.random() == want[1]
+    assert F.sum(tianyuan.random.uniform(size=(4,))).item() == want[2]
+
+
+@pytest.mark.parametrize("part", ["states", "values", "random"])
+def test_a_checkpoint_without_one_of_its_parts_is_refused(tmp_path: Path, part: str) -> None:
+    path = tmp_path / "run.ckpt"
+    save_checkpoint(path, epoch=1)
+    whole = tianyuan.load(path)
+    del whole[part]
+    tianyuan.save(whole, path)
+    with pytest.raises(ModelFormatError, match=f"{part} are wrong"):
+        load_checkpoint(path)
