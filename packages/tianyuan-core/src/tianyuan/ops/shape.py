@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from .. import shapes
-from ..errors import AttrError, ShapeError
+from ..dtypes import is_bool, is_float
+from ..errors import AttrError, DTypeError, ShapeError
 from ..op import GradContext, Op, Specs, TensorSpec, expect_same_dtype
 from . import attrs as a
 from . import reduction
@@ -204,6 +205,8 @@ def _pad_grad(ctx: GradContext, grads: Any) -> Sequence[Any]:
 
 
 def _pad_backward_infer(specs: Specs, attrs: a.PadBackward) -> Specs:
+    if is_bool(specs[0].dtype):
+        raise DTypeError("pad_backward: bools have no sum, got bool, expected a number dtype")
     _check_pad("pad_backward", attrs, specs[0].ndim)
     pads = zip(specs[0].shape, attrs.before, attrs.after, strict=True)
     shape = tuple(n - before - after for n, before, after in pads)
@@ -229,10 +232,10 @@ def pad_source(position: int, before: int, extent: int, mode: str) -> int:
 
 
 def _pad_backward_reference(arrays: Arrays, attrs: a.PadBackward) -> Arrays:
-    g = arrays[0].astype(np.float64)
+    g = arrays[0].astype(np.float64) if is_float(arrays[0].dtype) else arrays[0]
     pads = [(int(p), int(q)) for p, q in zip(attrs.before, attrs.after, strict=True)]
     shape = [n - p - q for n, (p, q) in zip(g.shape, pads, strict=True)]
-    result = np.zeros(shape)
+    result = np.zeros(shape, g.dtype)
     for place in np.ndindex(*g.shape):
         source = tuple(
             pad_source(i, p, n, attrs.mode) for i, (p, _), n in zip(place, pads, shape, strict=True)

@@ -13,6 +13,7 @@ import numpy as np
 from ..dtypes import as_dtype, is_float, part_of
 from ..ops.codes import ELEMENTWISE
 from .oracles_attention import attention
+from .special import NUMPY
 
 Arrays = Sequence[np.ndarray]
 Oracle = Callable[[Arrays, Any], Sequence[np.ndarray]]
@@ -112,6 +113,8 @@ def elementwise(name: str, arrays: Arrays) -> np.ndarray:
     function = SCALAR[name]
     if name == "bitwise_not" and arrays[0].dtype.kind == "b":
         function = operator.not_
+    if name in NUMPY and not all(np.isfinite(x).all() for x in spread if is_float(x.dtype)):
+        function = _by_numpy(NUMPY[name])
     results = [function(*row) for row in zip(*map(_values, spread), strict=True)]
     dtype = np.dtype(np.bool_) if name in _TO_BOOL else arrays[-1].dtype
     if name in ("abs", "real", "imag"):
@@ -119,6 +122,16 @@ def elementwise(name: str, arrays: Arrays) -> np.ndarray:
     if name == "complex":
         dtype = np.result_type(dtype, np.complex64)
     return _array(results, dtype, spread[0].shape)
+
+
+def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of numbers that is numpy's, which knows NaN and infinities."""
+
+    def apply(*numbers: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return np.asarray(function(*map(np.asarray, numbers))).item()
+
+    return apply
 
 
 def _elementwise(name: str) -> Oracle:
@@ -165,11 +178,12 @@ def _reduce(function: Callable[[list[Any]], Any]) -> Oracle:
 
 
 def _sum(values: list[Any]) -> Any:
-    return math.fsum(values) if values and isinstance(values[0], float) else sum(values)
+    exact = values and isinstance(values[0], float) and all(map(math.isfinite, values))
+    return math.fsum(values) if exact else sum(values)
 
 
 def _mean(values: list[float]) -> float:
-    return math.fsum(values) / len(values) if values else math.nan
+    return float(_sum(values)) / len(values) if values else math.nan
 
 
 def _extreme(pick: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
@@ -385,41 +399,7 @@ def _sorted(arrays: Arrays, attrs: Any) -> Arrays:
     return [np.take_along_axis(x, order, axis), order.astype(np.int32)]
 
 
-# updates
-
-
-def _update(step: Callable[..., Sequence[float]], outputs: int) -> Oracle:
-    """Run a scalar update on every element; trailing 0-d inputs are the same for all."""
-
-    def oracle(arrays: Arrays, attrs: Any) -> Arrays:
-        shape, dtype = arrays[0].shape, arrays[0].dtype
-        rows = zip(*(_values(np.broadcast_to(x, shape)) for x in arrays), strict=True)
-        results = [step(attrs, *row) for row in rows]
-        columns = zip(*results, strict=True) if results else ([],) * (outputs or len(arrays) - 2)
-        return [_array(list(column), dtype, shape) for column in columns]
-
-    return oracle
-
-
-def _sgd(attrs: Any, p: float, g: float, lr: float, v: float | None = None) -> Sequence[float]:
-    g += attrs.weight_decay * p
-    if v is None:
-        return (p - lr * g,)
-    v = attrs.momentum * v + g
-    return (p - lr * (g + attrs.momentum * v if attrs.nesterov else v), v)
-
-
-def _adam(
-    attrs: Any, p: float, g: float, m: float, v: float, t: float, lr: float
-) -> Sequence[float]:
-    if attrs.decoupled:
-        p *= 1 - lr * attrs.weight_decay
-    else:
-        g += attrs.weight_decay * p
-    m = attrs.beta1 * m + (1 - attrs.beta1) * g
-    v = attrs.beta2 * v + (1 - attrs.beta2) * g * g
-    mean, spread = m / (1 - attrs.beta1**t), v / (1 - attrs.beta2**t)
-    return (p - lr * mean / (math.sqrt(spread) + attrs.eps), m, v)
+# values from attributes, and copies
 
 
 def _cast(arrays: Arrays, attrs: Any) -> Arrays:
@@ -484,7 +464,5 @@ ORACLES: dict[str, Oracle] = {
     "full": _full,
     "arange": _arange,
     "eye": lambda arrays, at: [np.eye(at.rows, at.cols, at.k).astype(as_dtype(at.dtype))],
-    "sgd_update": _update(_sgd, 0),
-    "adam_update": _update(_adam, 3),
     "attention": attention,
 }

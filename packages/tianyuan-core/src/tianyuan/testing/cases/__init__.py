@@ -11,13 +11,13 @@ from zlib import crc32
 
 import numpy as np
 
-from ...dtypes import as_dtype, is_float
+from ...dtypes import as_dtype, is_complex, is_float
 from ...op import NoAttrs, Specs, TensorSpec
 
 FAMILIES = (
     "elementwise", "cast", "reduction", "shape", "indexing", "sorting", "creation", "random",
     "update", "fused", "matmul", "conv", "pool", "norm", "quantized", "quantized_linear",
-    "attention", "complexes", "decomposition",
+    "attention", "complexes", "decomposition", "dtypes",
 )  # fmt: skip
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 # Large enough to be worth several threads.
@@ -37,8 +37,8 @@ class Case:
         magnitude: size of the terms that may cancel, which absolute errors are measured against.
         ulps: units in the last place that a kernel may differ by, apart from ``length``.
         exact: whether every backend must give the very same bits.
-        grad: inputs whose gradient is checked by finite differences; float64 only.
-        second: whether the second derivative is checked as well.
+        grad: inputs whose first and second derivatives are checked by finite differences;
+            float64 only.
     """
 
     op: str
@@ -49,7 +49,6 @@ class Case:
     ulps: float = 8.0
     exact: bool = False
     grad: tuple[int, ...] = ()
-    second: bool = True
 
     def arrays(self, seed: int = 0) -> list[np.ndarray]:
         """Return the inputs, the same ones for the same seed."""
@@ -164,9 +163,11 @@ def fixed(values: Any, dtype: str = "float32") -> Source:
 
 
 def number(shape: Sequence[int], dtype: str, low: float = -2.0, high: float = 2.0) -> Source:
-    """Make values that suit a dtype: reals, integers or bools."""
+    """Make values that suit a dtype: reals, integers, bools or complex numbers."""
     if dtype == "bool":
         return flags(shape)
+    if is_complex(as_dtype(dtype)):
+        return complex_numbers(shape, dtype)
     if is_float(as_dtype(dtype)):
         return real(shape, dtype, low, high)
     return whole(shape, dtype, int(low * 4), int(high * 4))

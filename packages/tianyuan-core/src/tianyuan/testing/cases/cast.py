@@ -18,7 +18,7 @@ def _casts() -> Iterator[Case]:
             yield Case("cast", (number((3, 11), source, low, 2.0),), Cast(target), exact=True)
     for shape in ((), (0, 4), (1,), (1031,)):
         yield Case("cast", (real(shape),), Cast("float16"), exact=True)
-    yield Case("cast", (real((2, 3), "float64"),), Cast("float64"), grad=(0,), second=False)
+    yield Case("cast", (real((2, 3), "float64"),), Cast("float64"), grad=(0,))
 
 
 def _copies() -> Iterator[Case]:
@@ -30,9 +30,9 @@ def _copies() -> Iterator[Case]:
     for name, attrs in (("copy", None), ("relayout", Relayout("plain", "plain"))):
         inputs = (real((2, 3), "float64"),)
         if attrs is None:
-            yield Case(name, inputs, grad=(0,), second=False)
+            yield Case(name, inputs, grad=(0,))
         else:
-            yield Case(name, inputs, attrs, grad=(0,), second=False)
+            yield Case(name, inputs, attrs, grad=(0,))
 
 
 CASES: tuple[Case, ...] = (*_casts(), *_copies())

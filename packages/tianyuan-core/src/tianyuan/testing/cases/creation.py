@@ -15,7 +15,7 @@ def _cases() -> Iterator[Case]:
     for dtype in ("bool", *INTEGERS, *FLOATS):
         for shape in ((), (1,), (0, 2), (3, 35)):
             yield Case("full", (), Full(shape, 3.0, dtype), exact=True)
-        for rows, cols, k in ((3, 3, 0), (2, 5, 1), (5, 2, -3), (0, 4, 0), (3, 3, 7)):
+        for rows, cols, k in ((3, 3, 0), (2, 5, 1), (5, 2, -3), (0, 4, 0), (3, 3, 7), (1, 1, 0)):
             yield Case("eye", (), Eye(rows, cols, k, dtype), exact=True)
         if dtype != "bool":
             for count in (0, 1, 33):

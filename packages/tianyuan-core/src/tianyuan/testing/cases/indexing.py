@@ -46,9 +46,9 @@ def _takes() -> Iterator[Case]:
     inputs = (real((700, LARGE[1])), indices((700,), LARGE[0]))
     yield Case("take_backward", inputs, a.TakeBackward(0, LARGE[0]), length=700, magnitude=2)
     where = fixed([2, -1, 0, 2], "int32")
-    yield Case("take", (real((2, 3), "float64"), where), a.Axis(1), grad=(0,), second=False)
+    yield Case("take", (real((2, 3), "float64"), where), a.Axis(1), grad=(0,))
     inputs = (real((2, 4), "float64"), where)
-    yield Case("take_backward", inputs, a.TakeBackward(1, 3), grad=(0,), second=False)
+    yield Case("take_backward", inputs, a.TakeBackward(1, 3), grad=(0,))
 
 
 def _gathers() -> Iterator[Case]:
@@ -70,9 +70,9 @@ def _gathers() -> Iterator[Case]:
                     yield Case("scatter_add", inputs, at, length=40, magnitude=2, exact=exact)
     x, where = real((3, 3), "float64"), fixed([[0, 2], [2, 2], [-1, 0]], "int64")
     source = real((3, 2), "float64")
-    yield Case("gather", (x, where), a.Axis(1), grad=(0,), second=False)
+    yield Case("gather", (x, where), a.Axis(1), grad=(0,))
     for name in ("scatter", "scatter_add"):
-        yield Case(name, (x, where, source), a.Axis(1), grad=(0, 2), second=False)
+        yield Case(name, (x, where, source), a.Axis(1), grad=(0, 2))
 
 
 def _indexes() -> Iterator[Case]:
@@ -95,9 +95,9 @@ def _indexes() -> Iterator[Case]:
                     yield Case("index_add", inputs, at, length=9, magnitude=2, exact=exact)
     x, value = real((3, 2, 2), "float64"), real((3, 2), "float64")
     rows, cols = fixed([0, -1, 2], "int32"), fixed([1, 0, 0], "int32")
-    yield Case("index", (x, rows, cols), a.Index(2), grad=(0,), second=False)
+    yield Case("index", (x, rows, cols), a.Index(2), grad=(0,))
     for name in ("index_set", "index_add"):
-        yield Case(name, (x, value, rows, cols), a.Index(2), grad=(0, 1), second=False)
+        yield Case(name, (x, value, rows, cols), a.Index(2), grad=(0, 1))
 
 
 def _one_hots() -> Iterator[Case]:

@@ -68,9 +68,9 @@ def _max_pools() -> Iterator[Case]:
     for shape, attrs in SMALL:
         x, t = distinct(shape, "float64"), real(shape, "float64")
         g = real(_out(shape, attrs), "float64")
-        yield Case("max_pool2d", (x,), attrs, grad=(0,), second=False)
-        yield Case("max_pool2d_backward", (x, g), attrs, grad=(1,), second=False)
-        yield Case("max_pool2d_pick", (x, t), attrs, grad=(1,), second=False)
+        yield Case("max_pool2d", (x,), attrs, grad=(0,))
+        yield Case("max_pool2d_backward", (x, g), attrs, grad=(1,))
+        yield Case("max_pool2d_pick", (x, t), attrs, grad=(1,))
 
 
 def _average(shape: Shape, pool: Pool2d, dtype: str, include: bool, grad: bool) -> Iterator[Case]:
@@ -78,10 +78,8 @@ def _average(shape: Shape, pool: Pool2d, dtype: str, include: bool, grad: bool) 
     back = AvgPool2dBackward(pool.kernel, pool.stride, pool.padding, include, shape[2:])
     length, which = pool.kernel[0] * pool.kernel[1], (0,) if grad else ()
     x, g = real(shape, dtype), real(_out(shape, pool), dtype)
-    yield Case("avg_pool2d", (x,), attrs, length=length, magnitude=2, grad=which, second=False)
-    yield Case(
-        "avg_pool2d_backward", (g,), back, length=length, magnitude=2, grad=which, second=False
-    )
+    yield Case("avg_pool2d", (x,), attrs, length=length, magnitude=2, grad=which)
+    yield Case("avg_pool2d_backward", (g,), back, length=length, magnitude=2, grad=which)
 
 
 def _avg_pools() -> Iterator[Case]:
@@ -110,11 +108,11 @@ def _adaptive() -> Iterator[Case]:
         x, t = distinct(shape, "float64"), real(shape, "float64")
         g = real((*shape[:2], *size), "float64")
         out, back = Size2d(size), Size2d(shape[2:])
-        yield Case("adaptive_avg_pool2d", (t,), out, grad=(0,), second=False)
-        yield Case("adaptive_avg_pool2d_backward", (g,), back, grad=(0,), second=False)
-        yield Case("adaptive_max_pool2d", (x,), out, grad=(0,), second=False)
-        yield Case("adaptive_max_pool2d_backward", (x, g), out, grad=(1,), second=False)
-        yield Case("adaptive_max_pool2d_pick", (x, t), out, grad=(1,), second=False)
+        yield Case("adaptive_avg_pool2d", (t,), out, grad=(0,))
+        yield Case("adaptive_avg_pool2d_backward", (g,), back, grad=(0,))
+        yield Case("adaptive_max_pool2d", (x,), out, grad=(0,))
+        yield Case("adaptive_max_pool2d_backward", (x, g), out, grad=(1,))
+        yield Case("adaptive_max_pool2d_pick", (x, t), out, grad=(1,))
 
 
 CASES: tuple[Case, ...] = (*_max_pools(), *_avg_pools(), *_adaptive())

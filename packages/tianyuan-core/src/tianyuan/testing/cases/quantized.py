@@ -212,6 +212,7 @@ def _elementwise() -> Iterator[Case]:
     yield Case("add_quantized", (stored((256, 3)), stored((256, 3))), halves, exact=True)
     rows = replace(halves, lower=0, b_multiplier=1.5)
     yield Case("add_quantized", (stored((4, 3, 5, 6)), stored((3, 1, 1))), rows, exact=True)
+    yield Case("add_quantized", (stored((0, 3)), stored((3,))), rows, exact=True)
     wide = Requantize(-7, multiplier(3e-8), **_form("uint8"))
     yield Case("requantize", (stored((5, 77), "int32"),), wide, exact=True)
 
@@ -247,7 +248,8 @@ def _concats() -> Iterator[Case]:
         attrs = ConcatQuantized(axis, (-5, 121, 118), factors, **_form(dtype))
         yield Case("concat_quantized", tuple(parts), attrs, exact=True)
     alone = ConcatQuantized(0, (4,), (1.0,), **_form("int8", zero=4))
-    yield Case("concat_quantized", (stored((7, 2)),), alone, exact=True)
+    for small, kind in (((7, 2), "int8"), ((7, 2), "uint8"), ((1, 1), "int8"), ((0, 2), "int8")):
+        yield Case("concat_quantized", (stored(small, kind),), alone, exact=True)
 
 
 _WINDOWS: tuple[tuple[Shape, Shape, Shape, Shape], ...] = (

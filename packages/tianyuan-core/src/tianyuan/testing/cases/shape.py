@@ -22,7 +22,7 @@ def _same(name: str, shapes: tuple[Ints, ...], attrs: Any) -> Iterator[Case]:
 
 def _gradient(name: str, shapes: tuple[Ints, ...], attrs: Any) -> Case:
     inputs = tuple(real(shape, "float64") for shape in shapes)
-    return Case(name, inputs, attrs, grad=tuple(range(len(shapes))), second=False)
+    return Case(name, inputs, attrs, grad=tuple(range(len(shapes))))
 
 
 def _shapes() -> Iterator[Case]:
@@ -108,6 +108,9 @@ CASES: tuple[Case, ...] = (*_shapes(), *_concats(), *_pads(), *_slices())
 
 _x = spec((2, 3))
 INVALID: tuple[Invalid, ...] = (
+    Invalid(
+        "pad_backward", (spec((3,), "bool"),), DTypeError, "got bool", a.PadBackward((0,), (1,))
+    ),
     Invalid("reshape", (_x,), ShapeError, "number of elements differs", a.Shape((4,))),
     Invalid("reshape", (_x,), AttrError, "extent is negative", a.Shape((-2, -3))),
     Invalid("transpose", (_x,), AttrError, "not a permutation", a.Transpose((0, 0))),
