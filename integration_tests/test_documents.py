@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from tianyuan.cli.main import main as cli
 
 ROOT = Path(__file__).parents[1]
+# A logger, and the entry points of plugins.
+NO_MODULES = ("tianyuan.runtime", "tianyuan.backends")
 PAGES = [
     ROOT / "README.md",
     *sorted(ROOT.glob("docs/*.md")),
@@ -112,6 +117,45 @@ def test_links_lead_somewhere(page: Path) -> None:
             found = page.parent / target if target else page
             assert found.exists(), f"{page.name} leads to {link}"
             assert not anchor or anchor in headings(found), f"{page.name} leads to {link}"
+
+
+def spans(page: Path) -> list[str]:
+    """Return what a page prints as code within its sentences."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return re.findall(r"`([^`\n]+)`", text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_names_that_pages_tell_of_exist(page: Path) -> None:
+    shorter = {"F": "tianyuan.functional", "M": "tianyuan.module", "Q": "tianyuan.quantization"}
+    for span in spans(page):
+        found = re.match(r"(F|M|Q|ty|tianyuan)((?:\.[A-Za-z]\w*)+)", span)
+        if found is None or found[0] in NO_MODULES or "experimental" in span:
+            continue
+        name = shorter.get(found[1], "tianyuan") + found[2]
+        if name.startswith("tianyuan.quantization") and find_spec("tianyuan_quant") is None:
+            continue
+        assert pkgutil.resolve_name(name) is not None, f"{page.name}: {span}"
+
+
+def test_variables_of_the_environment_that_pages_tell_of_are_read() -> None:
+    files = [*ROOT.glob("packages/*/src/**/*.py"), *ROOT.glob("packages/*/native/CMakeLists.txt")]
+    sources = "".join(path.read_text(encoding="utf-8") for path in files)
+    for page in PAGES:
+        for name in set(re.findall(r"TIANYUAN_[A-Z_]*[A-Z]", page.read_text(encoding="utf-8"))):
+            assert name in sources, f"{page.name} tells of {name}"
+
+
+def test_commands_that_pages_tell_of_exist() -> None:
+    shown = re.compile(r"(?:^|`)tianyuan ([a-z]\w* ?[^`\n#]*)", re.MULTILINE)
+    for page in PAGES:
+        for line in shown.findall(page.read_text(encoding="utf-8")):
+            name, *words = line.split()
+            command = cli.commands.get(name)
+            assert command is not None, f"{page.name}: tianyuan {line}"
+            known = {option for parameter in command.params for option in parameter.opts}
+            options = {word for word in words if word.startswith("-")}
+            assert options <= known, f"{page.name}: tianyuan {line}"
 
 
 def test_every_page_is_on_the_site() -> None:
