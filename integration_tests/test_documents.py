@@ -139,7 +139,7 @@ def test_names_that_pages_tell_of_exist(page: Path) -> None:
 
 
 def test_variables_of_the_environment_that_pages_tell_of_are_read() -> None:
-    files = [*ROOT.glob("packages/*/src/**/*.py"), *ROOT.glob("packages/*/native/CMakeLists.txt")]
+    files = [*ROOT.glob("packages/*/src/**/*.py"), *ROOT.glob("packages/*/**/CMakeLists.txt")]
     sources = "".join(path.read_text(encoding="utf-8") for path in files)
     for page in PAGES:
         for name in set(re.findall(r"TIANYUAN_[A-Z_]*[A-Z]", page.read_text(encoding="utf-8"))):
