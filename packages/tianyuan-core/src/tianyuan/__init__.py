@@ -46,7 +46,17 @@ _DEFERRED = {
     "get_logger": ".logger",
     "set_log_file": ".logger",
     "set_log_level": ".logger",
-}
+    **dict.fromkeys(
+        (
+            "coalesce_free_memory", "get_allocated_memory", "get_device_count",
+            "get_max_allocated_memory", "get_max_reserved_memory", "get_mem_status_bytes",
+            "get_reserved_memory", "is_atlas_available", "is_cambricon_available",
+            "is_cuda_available", "is_rocm_available", "reset_max_memory_stats",
+            "set_prealloc_config", "what_is_xpu",
+        ),
+        ".device",
+    ),
+}  # fmt: skip
 
 # Modules that are also reached by a shorter name.
 _RENAMED = {"cgtools": ".utils.comp_graph_tools"}

@@ -129,6 +129,37 @@ def test_order_names_the_fields() -> None:
         T.Pad(1, order=("picture",))
 
 
+def test_detection_fields_follow_the_image() -> None:
+    order = ("image", "boxes", "boxes_category", "keypoints", "polygons", "info")
+    compose = T.Compose([T.Compose([T.Pad((1, 2, 3, 4))]), T.ToMode()], order=order)
+    points = np.concatenate([COORDS, np.full((len(COORDS), 1), 2.0)], axis=1)[None]
+    polygons = [[COORDS, COORDS[:1].reshape(-1)], [COORDS]]
+    done = compose.apply((IMAGE, BOXES, [7, 8], points, polygons, "info"))
+    assert done[0].shape == (3, 10, 16)
+    np.testing.assert_array_equal(done[1], BOXES + [3, 1, 3, 1])
+    assert done[2] == [7, 8]
+    np.testing.assert_array_equal(done[3], points + [3, 1, 0])
+    np.testing.assert_array_equal(done[4][0][0], COORDS + [3, 1])
+    np.testing.assert_array_equal(done[4][0][1], COORDS[0] + [3, 1])
+    np.testing.assert_array_equal(done[4][1][0], COORDS + [3, 1])
+    assert done[5] == "info"
+
+
+def test_own_fields_of_a_transform() -> None:
+    class Depths(T.VisionTransform):
+        def _apply_image(self, image: np.ndarray) -> np.ndarray:
+            return image
+
+        def _apply_depth(self, depth: float) -> float:
+            return depth / 2
+
+    assert T.Compose([Depths()], order=("image", "depth")).apply((IMAGE, 3.0))[1] == 1.5
+    with pytest.raises(ValueError, match=r"Pad: order is wrong, got 'depth'"):
+        T.Compose([Depths(), T.Pad(1)], order=("image", "depth"))
+    with pytest.raises(ValueError, match=r"Compose: order is wrong, got 'depth'"):
+        T.Compose([], order=("depth",))
+
+
 def test_own_transform() -> None:
     class Double(T.VisionTransform):
         def _apply_image(self, image: np.ndarray) -> np.ndarray:

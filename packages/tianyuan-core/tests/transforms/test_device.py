@@ -131,3 +131,11 @@ def test_preallocation_is_checked() -> None:
     device.set_prealloc_config(64, 1 << 20, 0, 1.5, device.DeviceType.CPU)
     with pytest.raises(DeviceError, match="alignment, growth_factor"):
         device.set_prealloc_config(alignment=3, growth_factor=0.5)
+
+
+def test_what_devices_there_are_can_be_asked_at_the_top() -> None:
+    asked = [name for name in dir(device) if name.startswith(("is_", "get_", "reset_"))]
+    assert {"is_cuda_available", "get_device_count", "get_mem_status_bytes"} <= set(asked)
+    for name in [*asked, "coalesce_free_memory", "set_prealloc_config", "what_is_xpu"]:
+        assert getattr(ty, name) is getattr(device, name), name
+    assert ty.is_cuda_available() == (ty.get_device_count("gpu") > 0)

@@ -369,3 +369,12 @@ def test_what_a_file_cannot_hold_is_refused_by_name(
 def test_unknown_options_are_named(dumped: trace) -> None:
     with pytest.raises(TraceError, match="unknown options, got enable_everything"):
         dumped.dump(io.BytesIO(), enable_everything=True)
+
+
+def test_a_stream_is_dumped_to_and_loaded_from() -> None:
+    double = trace(lambda x: x * 2, capture_as_const=True)
+    double(ty.Tensor([1.0, 2.0]))
+    stream = io.BytesIO()
+    double.dump(stream, arg_names=["x"])
+    stream.seek(0)
+    np.testing.assert_array_equal(ty.jit.load(stream)(np.array([3, 4], np.float32)), [6, 8])

@@ -12,7 +12,13 @@ import numpy as np
 from .. import dtypes, plugins, registry, shapes
 from ..device import parse_device
 from ..errors import BackendError, DTypeError, ModelFormatError, TianyuanError, TraceError
-from ..graph.container import Container, container_bytes, read_container, replace_file
+from ..graph.container import (
+    Container,
+    container_bytes,
+    parse_container,
+    read_container,
+    replace_file,
+)
 from ..graph.explain import Explanation, explain
 from ..graph.graph import Constant, Graph
 from ..graph.roofline import Roofline, measure_peaks, roofline
@@ -217,7 +223,7 @@ def as_input(name: str, value: Any, spec: TensorSpec) -> np.ndarray:
 
 
 def load(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | IO[bytes],
     device: str = "cpu",
     backend: str | None = None,
     threads: int | None = None,
@@ -225,7 +231,8 @@ def load(
     """Load a model file for a device.
 
     Args:
-        path: a ``.tym`` or, with the extra ``onnx`` installed, an ``.onnx`` file.
+        path: a ``.tym`` or, with the extra ``onnx`` installed, an ``.onnx`` file; or a binary
+            stream that holds a ``.tym`` file.
         device: where it shall run.
         backend: which plugin's kernels serve it; the cheapest of all if None.
         threads: how many threads take part in a run; ``get_num_threads()`` if None.
@@ -249,7 +256,7 @@ def load(
         raise BackendError(f"load: device {device!r} cannot run programs, expected 'cpu'")
     if backend is not None and backend not in registry.backends():
         raise BackendError(_why_missing(backend))
-    if os.fspath(path).endswith(".onnx"):
+    if isinstance(path, (str, os.PathLike)) and os.fspath(path).endswith(".onnx"):
         from .. import onnx
 
         return onnx.load_model(onnx.load(path), backend, threads)
@@ -257,14 +264,16 @@ def load(
     return Model(graph, names, backend, threads)
 
 
-def read_model(path: str | os.PathLike[str]) -> tuple[Graph, list[str]]:
+def read_model(path: str | os.PathLike[str] | IO[bytes]) -> tuple[Graph, list[str]]:
     """Return the graph of a model file and the names of its outputs.
 
     Raises:
         FileNotFoundError: where there is no such file.
         ModelFormatError: where it is damaged, or newer than this core.
     """
-    return read_graph(read_container(path))
+    if isinstance(path, (str, os.PathLike)):
+        return read_graph(read_container(path))
+    return read_graph(parse_container("stream", path.read()))
 
 
 def read_graph(container: Container) -> tuple[Graph, list[str]]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..base import Transform
 
-FIELDS = ("image", "coords", "boxes", "mask", "category", "info")
+FIELDS = ("image", "coords", "boxes", "keypoints", "polygons", "mask", "category", "info")
 
 
 class VisionTransform(Transform):
@@ -22,8 +22,11 @@ class VisionTransform(Transform):
 
     Args:
         order: names of the first fields: ``image`` (height, width, channels), ``coords`` (n, 2)
-            as x and y, ``boxes`` (n, 4) as x and y of two corners, ``mask``, ``category``,
-            ``info``. By default ``("image",)``.
+            as x and y, ``boxes`` (n, 4) as x and y of two corners, ``keypoints`` (n, k, 2 or more)
+            as x, y and marks that stay, ``polygons`` as lists of coords, ``mask``, ``category``,
+            ``info``. Names that end in ``category``, as ``boxes_category``, pass unchanged; a
+            subclass has further names by defining ``_apply_`` and the name. By default
+            ``("image",)``.
 
     Raises:
         ValueError: where a name is unknown.
@@ -38,22 +41,27 @@ class VisionTransform(Transform):
 
     def __init__(self, order: Sequence[str] | None = None) -> None:
         super().__init__()
-        self.order = ("image",) if order is None else tuple(order)
-        unknown = [name for name in self.order if name not in FIELDS]
+        self._take_order(("image",) if order is None else tuple(order))
+
+    def _take_order(self, order: tuple[str, ...]) -> None:
+        unknown = [name for name in order if self._applier(name) is None]
         if unknown:
             raise ValueError(
                 f"{type(self).__name__}: order is wrong, got {unknown[0]!r}, "
                 f"expected names of {', '.join(FIELDS)}"
             )
+        self.order = order
+
+    def _applier(self, name: str) -> Callable[[Any], Any] | None:
+        own: Callable[[Any], Any] | None = getattr(self, f"_apply_{name}", None)
+        return self._apply_category if own is None and name.endswith("category") else own
 
     def apply(self, input: Any) -> Any:
         """Return the transformed sample, a tuple if one was given."""
         fields = input if isinstance(input, tuple) else (input,)
         self._draw(fields[self.order.index("image")] if "image" in self.order else None)
-        done = [
-            getattr(self, f"_apply_{name}")(field)
-            for name, field in zip(self.order, fields, strict=False)
-        ]
+        appliers = [self._applier(name) for name in self.order]
+        done = [apply(field) for apply, field in zip(appliers, fields, strict=False) if apply]
         result = (*done, *fields[len(done) :])
         return result if isinstance(input, tuple) else result[0]
 
@@ -72,6 +80,18 @@ class VisionTransform(Transform):
         corners = np.asarray(boxes)[:, [0, 1, 2, 1, 0, 3, 2, 3]].reshape(-1, 2)
         moved = self._apply_coords(corners).reshape(-1, 4, 2)
         return np.concatenate([moved.min(axis=1), moved.max(axis=1)], axis=1)
+
+    def _apply_keypoints(self, keypoints: np.ndarray) -> np.ndarray:
+        """Return the points moved as coordinates are, with their marks."""
+        points = np.asarray(keypoints)
+        moved = self._apply_coords(points[..., :2].reshape(-1, 2)).reshape(*points.shape[:-1], 2)
+        return np.concatenate([moved, points[..., 2:]], axis=-1)
+
+    def _apply_polygons(self, polygons: Any) -> Any:
+        """Return polygons, or lists of them, with their corners moved as coordinates are."""
+        if isinstance(polygons, np.ndarray) and polygons.ndim < 3:
+            return self._apply_coords(polygons.reshape(-1, 2)).reshape(polygons.shape)
+        return [self._apply_polygons(polygon) for polygon in polygons]
 
     def _apply_mask(self, mask: np.ndarray) -> np.ndarray:
         return mask
@@ -111,7 +131,7 @@ class Compose(VisionTransform):
         *,
         order: Sequence[str] | None = None,
     ) -> None:
-        super().__init__(order)
+        super().__init__()
         self.transforms = list(transforms)
         self.batch_compose = batch_compose
         self.shuffle_indices = [list(group) for group in shuffle_indices or ()]
@@ -122,9 +142,15 @@ class Compose(VisionTransform):
                 f"positions below {len(self.transforms)}"
             )
         if order is not None:
-            for transform in self.transforms:
-                if isinstance(transform, VisionTransform):
-                    transform.order = self.order
+            self._take_order(tuple(order))
+
+    def _take_order(self, order: tuple[str, ...]) -> None:
+        own = [t for t in getattr(self, "transforms", ()) if isinstance(t, VisionTransform)]
+        for transform in own:
+            transform._take_order(order)
+        if not own:
+            super()._take_order(order)
+        self.order = order
 
     def apply_batch(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """Return the transformed samples of a batch."""
