@@ -192,7 +192,7 @@ def test_init_process_group_by_hand(monkeypatch):
 
 
 SCRIPT = """
-import multiprocessing, os, sys, time
+import multiprocessing, os, signal, sys, time
 from tianyuan import Tensor
 from tianyuan import distributed as dist
 from tianyuan.errors import DistributedError
@@ -227,6 +227,7 @@ def machine(first, port):
 
 if __name__ == "__main__":
     if sys.argv[1] == "sleep":
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by background jobs
         sleeping()
     if sys.argv[1] == "machine":
         machine(int(sys.argv[2]), int(sys.argv[3]))

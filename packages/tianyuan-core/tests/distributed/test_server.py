@@ -164,7 +164,11 @@ def test_no_server():
 
 
 def test_main_serves_until_interrupted():
-    code = "from tianyuan.distributed.server import main; main()"
+    # A job that was put in the background ignores SIGINT, and so do its children.
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from tianyuan.distributed.server import main; main()"
+    )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
                           stderr=subprocess.PIPE) as process:  # fmt: skip
         line = process.stdout.readline()
@@ -172,4 +176,7 @@ def test_main_serves_until_interrupted():
         client.user_set("a", 1)
         assert client.user_get("a") == 1
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) != 0
+        try:
+            assert process.wait(20) != 0
+        finally:
+            process.kill()

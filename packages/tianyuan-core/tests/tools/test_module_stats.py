@@ -62,7 +62,7 @@ def test_totals_and_details_of_a_network() -> None:
     assert [e["act_dim"] for e in details.activations] == acts
     assert (total.act_dims, total.act_size) == (sum(acts), 4 * sum(acts))
     assert [e["name"] for e in details.params] == [
-        "conv1-w", "bn-w", "bn-b", "conv2-w", "conv2-b", "fc-w", "fc-b",
+        "bn-b", "bn-w", "conv1-w", "conv2-b", "conv2-w", "fc-b", "fc-w",
     ]  # fmt: skip
     assert sum(e["ratio"] for e in details.flops) == pytest.approx(1)
     assert details.flops[0]["input_shapes"] == [(1, 3, 8, 8)]

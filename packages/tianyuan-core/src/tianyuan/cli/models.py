@@ -106,7 +106,7 @@ def explain_model(
 
 def bench_model(
     path: Path, backends: Sequence[str], threads: int | None, sizes: Sequence[str], rounds: int,
-    steps: bool, page: Path | None,
+    steps: bool, page: Path | None = None,
 ) -> None:  # fmt: skip
     """Time a model file on each backend in turns; print medians and minima, draw the steps."""
     names: list[str | None] = list(backends) or [None]

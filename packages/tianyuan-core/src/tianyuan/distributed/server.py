@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import threading
 from collections.abc import Callable
 from socketserver import ThreadingMixIn
@@ -15,6 +17,7 @@ from ..errors import DistributedError
 PATIENCE = 1800.0  # seconds that a rank waits for another, unless told otherwise
 _RETRY = 0.05
 _LOOPBACK = ("localhost", "127.0.0.1")
+_SETTLING = 2.0  # seconds that a closing server grants to calls it is answering
 
 
 class Methods:
@@ -205,6 +208,31 @@ class ThreadXMLRPCServer(ThreadingMixIn, SimpleXMLRPCServer):
     block_on_close = False
     request_queue_size = 1024
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._calls = 0
+        self._idle = threading.Condition()
+        super().__init__(*args, **kwargs)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a call in a thread of its own."""
+        with self._idle:
+            self._calls += 1
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer a call."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self._idle:
+                self._calls -= 1
+                self._idle.notify_all()
+
+    def settle(self, seconds: float) -> None:
+        """Wait until every call is answered, so many seconds at most."""
+        with self._idle:
+            self._idle.wait_for(lambda: not self._calls, seconds)
+
 
 def make_server(port: int, host: str, verbose: bool = False) -> tuple[ThreadXMLRPCServer, Methods]:
     """Bind a server without serving yet.
@@ -263,6 +291,13 @@ class Server:
             target=self._server.serve_forever, args=(0.05,), name="tianyuan-server", daemon=True
         )
         self._thread.start()
+        self._process = os.getpid()
+        atexit.register(self._at_exit)
+
+    def _at_exit(self) -> None:
+        """Answer who has called, so that ranks that end together do not miss the last barrier."""
+        if os.getpid() == self._process:
+            self.close()
 
     def close(self) -> None:
         """Stop serving, let go of callers that wait, and give the port back."""
@@ -271,7 +306,9 @@ class Server:
             self._server.shutdown()
             self._thread.join()
             self._thread = None
+            self._server.settle(_SETTLING)
         self._server.server_close()
+        atexit.unregister(self._at_exit)
 
     def abandon(self) -> None:
         """Close this process's copy of the socket, in a child that was forked."""
