@@ -1,4 +1,4 @@
-"""Train three nets on Fashion-MNIST and print what int8 costs each: trained further, and calibrated.
+"""Train three nets on Fashion-MNIST and print what int8 costs: trained further, and calibrated.
 
 Usage: python examples/quantize_fashion.py [--epochs 12] [--seeds 0 1 2] [--nets resnet shuffle
 mobile] [--count 60000]. The pictures are those of Debian's package dataset-fashion-mnist.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -178,3 +179,4 @@ def test_the_quickstart_succeeds(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "digits.tym").stat().st_size < 200_000
     assert "numpy" in done.stdout
+    assert ("numpy int8" in done.stdout) == (find_spec("tianyuan_quant") is not None)

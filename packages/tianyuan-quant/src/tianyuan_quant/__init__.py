@@ -41,7 +41,9 @@ _PUBLIC = {
     "params": (
         "QParams", "QuantDtype", "QuantMode", "create_qparams", "quant_dtype",
     ),
-    "registration": ("register_qat", "register_quantized"),
+    "registration": (
+        "register_fake_quant", "register_observer", "register_qat", "register_quantized",
+    ),
     "report": ("LayerReport", "Report", "StaticResult"),
     "static": ("quantize_static",),
     "weights": ("quantize_dynamic", "quantize_weights"),

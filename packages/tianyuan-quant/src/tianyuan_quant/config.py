@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
@@ -20,25 +20,35 @@ from .observer import (
     SyncMinMaxObserver,
 )
 from .params import QuantMode
+from .registration import named
 
-Factory = Callable[..., Any] | None
+Factory = Callable[..., Any] | str | None
 
 
 @dataclass(frozen=True)
 class QConfig:
     """What weights and activations are watched and fake-quantised by.
 
-    Each field makes the object without arguments: a class, or a ``functools.partial`` of one;
-    None leaves it out.
+    Each field makes the object without arguments: a class, or a ``functools.partial`` of one, or
+    the name under which one is registered; None leaves it out.
+
+    Raises:
+        AttrError: where nothing is registered under a name.
 
     >>> min_max_fakequant_qconfig.act_observer().dtype.name
     'qint8'
     """
 
-    weight_observer: Factory
-    act_observer: Factory
-    weight_fake_quant: Factory
-    act_fake_quant: Factory
+    weight_observer: Any
+    act_observer: Any
+    weight_fake_quant: Any
+    act_fake_quant: Any
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            given: Factory = getattr(self, field.name)
+            if isinstance(given, str):
+                object.__setattr__(self, field.name, named(given))
 
 
 _NARROW = partial(MinMaxObserver, dtype="qint8_narrow")

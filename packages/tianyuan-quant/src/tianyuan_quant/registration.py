@@ -1,4 +1,4 @@
-"""Know which training form stands for a float module, and which integer form for that."""
+"""Know which training form stands for a float module, which integer form for that, and names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,71 @@ from tianyuan.errors import AttrError
 
 _qat: dict[type, type] = {}
 _quantized: dict[type, type] = {}
+_named: dict[str, type] = {}
 Class = TypeVar("Class", bound=type)
+
+
+def register_observer(name: str) -> Callable[[Class], Class]:
+    """Let a ``QConfig`` name the decorated observer.
+
+    Raises:
+        AttrError: where the name is taken, or the class decides no parameters.
+
+    >>> from .config import QConfig
+    >>> from .observer import MinMaxObserver
+    >>> @register_observer("doubled")
+    ... class Doubled(MinMaxObserver):
+    ...     def get_qparams(self):
+    ...         found = super().get_qparams()
+    ...         found.scale = found.scale * 2
+    ...         return found
+    >>> QConfig("doubled", "doubled", None, None).act_observer is Doubled
+    True
+    >>> del _named["doubled"]
+    """
+    return _register_named(name, "get_qparams")
+
+
+def register_fake_quant(name: str) -> Callable[[Class], Class]:
+    """Let a ``QConfig`` name the decorated fake quantiser; its dtype must have a default.
+
+    Raises:
+        AttrError: where the name is taken, or the class has no ``fake_quant_forward``.
+
+    >>> from .config import QConfig
+    >>> from .fake import FakeQuantize
+    >>> @register_fake_quant("noisy")
+    ... class Noisy(FakeQuantize):
+    ...     def __init__(self, dtype="qint8"):
+    ...         super().__init__(dtype)
+    >>> QConfig(None, None, None, "noisy").act_fake_quant().dtype.name
+    'qint8'
+    >>> del _named["noisy"]
+    """
+    return _register_named(name, "fake_quant_forward")
+
+
+def _register_named(name: str, method: str) -> Callable[[Class], Class]:
+    def register(cls: Class) -> Class:
+        _check(method, cls)
+        if name in _named:
+            raise AttrError(f"register: the name {name!r} is taken by {_named[name].__name__}")
+        _named[name] = cls
+        return cls
+
+    return register
+
+
+def named(name: str) -> type:
+    """Return the observer or fake quantiser that is registered under a name.
+
+    Raises:
+        AttrError: where there is none.
+    """
+    if name not in _named:
+        known = ", ".join(sorted(_named)) or "none"
+        raise AttrError(f"QConfig: nothing is registered as {name!r}, expected one of: {known}")
+    return _named[name]
 
 
 def register_qat(float_class: type) -> Callable[[Class], Class]:
