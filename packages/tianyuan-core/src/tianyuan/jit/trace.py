@@ -96,7 +96,7 @@ class trace(Deployable):
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[..., Any] | None = None,
         *,
         symbolic: bool = False,
         capture_as_const: bool = False,
@@ -111,6 +111,8 @@ class trace(Deployable):
         imperative: bool = False,
         dynamic_shapes: DynamicShapes | None = None,
     ) -> None:
+        if not callable(function):
+            raise AttrError(f"trace: function is wrong, got {function!r}, expected a callable")
         functools.update_wrapper(self, function)
         if not isinstance(opt_level, int) or opt_level < 0:
             raise AttrError(f"trace: opt_level is wrong, got {opt_level!r}, expected 0, 1 or 2")
