@@ -64,7 +64,7 @@ def main() -> None:
         return float((net(ty.Tensor(test_x)).numpy().argmax(1) == test_y).mean())
 
     net = Net()
-    fit(net, x, y, 8, 3e-3)
+    fit(net, x, y, 30, 5e-3)
     print(f"float                    {accuracy(net):.4f}")
 
     static = Q.quantize_static(net, [x[:128], x[128:256]], sensitivity=True)

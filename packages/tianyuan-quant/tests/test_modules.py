@@ -195,3 +195,13 @@ def test_histograms_take_a_batch_by_its_name():
     observer = Q.HistogramObserver()
     observer.sideeffect_forward(x_orig=tianyuan.Tensor(data(100)))
     assert observer.counts.sum() == 100
+
+
+def test_the_worked_example_of_the_documentation():
+    conv = quantized.ConvRelu2d(1, 1, 1, dtype=qint8(1.0))
+    conv.result = Q.create_qparams(Q.QuantMode.ASYMMERTIC, "qint8", 1.0, -3)
+    conv.fill(np.full((1, 1, 1, 1), 1.75, np.float32), np.float32([0.125]), qint8(0.25))
+    x = quantized.QuantStub(quint8(0.5, 10))(tianyuan.Tensor(np.full((1, 1, 1, 1), 10.5)))
+    assert x.item() == 31
+    assert conv.stored().item() == 7
+    assert conv(x).item() == 15
