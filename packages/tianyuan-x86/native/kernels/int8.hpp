@@ -106,6 +106,35 @@ struct Q8Run {
   int64_t offset, k4;
 };
 
+// How results are stored by way of saturating 16-bit integers, where those suffice; the bounds are
+// those of bytes whose sign bit `flip` turns.
+struct Q8Narrow {
+  bool fits;
+  int16_t zero_point;
+  uint8_t lower, upper, flip;
+};
+TY_INLINE Q8Narrow q8_narrow(const Q8Store &s, bool fits) {
+  const int32_t lower = static_cast<int32_t>(s.lower) + s.zero_point;
+  const int32_t up = lower < 0 ? 128 : 0;  // signed bytes become unsigned ones
+  return {fits, static_cast<int16_t>(s.zero_point + up), static_cast<uint8_t>(lower + up),
+          static_cast<uint8_t>(static_cast<int32_t>(s.upper) + s.zero_point + up),
+          static_cast<uint8_t>(up)};
+}
+
+#if TY_VF == 16
+// Stores 64 rounded results whose vectors hold, in each part of 128 bits, four after another of 16
+// that end up next to each other.
+TY_INLINE vi q8_narrowed(const vi (&whole)[4], const Q8Narrow &n) {
+  const vi zero = _mm512_set1_epi16(n.zero_point);
+  const vi low = _mm512_adds_epi16(_mm512_packs_epi32(whole[0], whole[1]), zero);
+  const vi high = _mm512_adds_epi16(_mm512_packs_epi32(whole[2], whole[3]), zero);
+  const vi bytes =
+      _mm512_max_epu8(_mm512_packus_epi16(low, high), _mm512_set1_epi8(static_cast<char>(n.lower)));
+  return vi_xor(_mm512_min_epu8(bytes, _mm512_set1_epi8(static_cast<char>(n.upper))),
+                _mm512_set1_epi8(static_cast<char>(n.flip)));
+}
+#endif
+
 // A product: every pixel is a row of the first operand, every output a column of the second.
 struct Q8Plan {
   const Operand *x;
@@ -123,9 +152,10 @@ struct Q8Plan {
   int64_t y_pixel;
   Q8Residual residual;  // in the form of y
   Q8Store store;
+  Q8Narrow narrow;  // q8_run fills it
 };
 
-void q8_run(const ty_ctx *ctx, const Q8Plan &plan);
+void q8_run(const ty_ctx *ctx, const Q8Plan &given);
 
 // Bytes of a packed weight.
 TY_INLINE int64_t q8_packed_bytes(int64_t o, int64_t k4) { return q8_ceil(o, 16) * (k4 + 1) * 64; }

@@ -151,47 +151,96 @@ void run_row(const Depthwise &d, const uint8_t *x, uint8_t *y, const uint8_t *re
 
 #else
 
-TY_INLINE vi widen8(const uint8_t *from) {
-  return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(from)));
+TY_INLINE vi load_words(const uint8_t *from) {
+  return _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i *>(from)));
 }
 
-// Two groups of four lanes, of vectors q and q + 1.
+// Two groups of four lanes, of vectors q and q + 2.
 template <typename T>
 TY_INLINE vi pair_of(const T *from, int64_t apart) {
   return _mm256_loadu2_m128i(reinterpret_cast<const __m128i *>(from + apart),
                              reinterpret_cast<const __m128i *>(from));
 }
 
+// What is the same for all pixels of an output row, for 16 channels from c0 on. Interleaving leaves
+// channels 0..3 and 8..11 in one vector, 4..7 and 12..15 in the other.
+struct Row {
+  const uint8_t *x, *residual;
+  uint8_t *y;
+  const int8_t *weight;
+  vi bias[2];
+  vf multiplier[2];
+};
+
+TY_INLINE void finish_pixel(const Depthwise &d, const Row &r, const vi (&sums)[2], int64_t ox) {
+  const vi none = vi_set1(0);
+  vi wide[2] = {none, none};
+  if (r.residual != nullptr) {
+    const vi flip = _mm256_set1_epi16(d.residual.is_signed ? 0x80 : 0);
+    const vi stored = vi_xor(load_words(r.residual + ox * d.channels), flip);
+    wide[0] = _mm256_unpacklo_epi16(stored, none);
+    wide[1] = _mm256_unpackhi_epi16(stored, none);
+  }
+  const vi words = _mm256_packus_epi32(finish(d, sums[0], r.multiplier[0], wide[0]),
+                                       finish(d, sums[1], r.multiplier[1], wide[1]));
+  _mm_storeu_si128(
+      reinterpret_cast<__m128i *>(r.y + ox * d.channels),
+      _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+}
+
+// PX pixels from ox on. Where columns have three taps, the fourth is not read.
+template <int PX, bool THREE>
+TY_INLINE void run_pixels(const Depthwise &d, const Row &r, int64_t ox) {
+  vi sums[PX][2];
+#pragma GCC unroll 4
+  for (int p = 0; p < PX; ++p)
+    for (int i = 0; i < 2; ++i) sums[p][i] = r.bias[i];
+  for (int64_t four = 0; four < d.fours; ++four) {
+    const int64_t *offsets = d.offsets + 4 * four;
+    vi even[2], odd[2];  // taps 0 and 2, taps 1 and 3
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+      const vi w = pair_of(r.weight + four * 256 + 64 * i, 128);
+      even[i] = _mm256_srai_epi16(_mm256_slli_epi16(w, 8), 8);
+      odd[i] = _mm256_srai_epi16(w, 8);
+    }
+#pragma GCC unroll 4
+    for (int p = 0; p < PX; ++p) {
+      const uint8_t *at = r.x + (ox + p) * d.pixel;
+      const vi a = load_words(at + offsets[0]), b = load_words(at + offsets[1]);
+      const vi c = load_words(at + offsets[2]);
+      const vi e = THREE ? vi_set1(0) : load_words(at + offsets[3]);
+      sums[p][0] = vi_add(sums[p][0], _mm256_madd_epi16(_mm256_unpacklo_epi16(a, c), even[0]));
+      sums[p][1] = vi_add(sums[p][1], _mm256_madd_epi16(_mm256_unpackhi_epi16(a, c), even[1]));
+      sums[p][0] = vi_add(sums[p][0], _mm256_madd_epi16(_mm256_unpacklo_epi16(b, e), odd[0]));
+      sums[p][1] = vi_add(sums[p][1], _mm256_madd_epi16(_mm256_unpackhi_epi16(b, e), odd[1]));
+    }
+  }
+#pragma GCC unroll 4
+  for (int p = 0; p < PX; ++p) finish_pixel(d, r, sums[p], ox + p);
+}
+
+template <bool THREE>
+void run_pixels_of(const Depthwise &d, const Row &r) {
+  int64_t ox = 0;
+  for (; ox + 4 <= d.ow; ox += 4) run_pixels<4, THREE>(d, r, ox);
+  for (; ox < d.ow; ++ox) run_pixels<1, THREE>(d, r, ox);
+}
+
 void run_row(const Depthwise &d, const uint8_t *x, uint8_t *y, const uint8_t *residual,
              int64_t c0) {
-  const int64_t block = c0 / 64 * 64, lane = c0 % 64 / 16;
-  const int8_t *weight = d.weight + c0 / 64 * (d.fours + 1) * 256 + lane * 16;
-  const int32_t *bias = d.bias + block + lane * 4;
-  const float *multiplier = d.multiplier + block + lane * 4;
-  const uint8_t flip = d.residual.is_signed ? 0x80 : 0;
-  for (int64_t ox = 0; ox < d.ow; ++ox) {
-    Q8Lanes result;
-    for (int half = 0; half < 2; ++half) {
-      const uint8_t *at = x + ox * d.pixel + c0 + 8 * half;
-      vi sum = pair_of(bias + half * 32, 16), wide = vi_set1(0);
-      for (int64_t four = 0; four < d.fours; ++four) {
-        const int64_t *offsets = d.offsets + 4 * four;
-        const vi w = pair_of(weight + four * 256 + half * 128, 64);
-        const vi even = _mm256_srai_epi16(_mm256_slli_epi16(w, 8), 8);  // taps 0 and 2
-        const vi odd = _mm256_srai_epi16(w, 8);
-        const vi x02 =
-            vi_or(widen8(at + offsets[0]), _mm256_slli_epi32(widen8(at + offsets[2]), 16));
-        const vi x13 =
-            vi_or(widen8(at + offsets[1]), _mm256_slli_epi32(widen8(at + offsets[3]), 16));
-        sum = vi_add(sum, vi_add(_mm256_madd_epi16(x02, even), _mm256_madd_epi16(x13, odd)));
-      }
-      if (residual != nullptr)
-        wide = vi_xor(widen8(residual + ox * d.channels + c0 + 8 * half), vi_set1(flip));
-      result.part[half] =
-          finish(d, sum, _mm256_castsi256_ps(pair_of(multiplier + half * 32, 16)), wide);
-    }
-    q8_store16(y + ox * d.channels + c0, result, 16);
+  const int64_t block = c0 / 64 * 64, lane = c0 % 64 / 16, at = block + lane * 4;
+  Row r = {x + c0, residual != nullptr ? residual + c0 : nullptr,
+           y + c0, d.weight + c0 / 64 * (d.fours + 1) * 256 + lane * 16,
+           {},     {}};
+  for (int i = 0; i < 2; ++i) {
+    r.bias[i] = pair_of(d.bias + at + 16 * i, 32);
+    r.multiplier[i] = _mm256_castsi256_ps(pair_of(d.multiplier + at + 16 * i, 32));
   }
+  if (d.kh == 3)
+    run_pixels_of<true>(d, r);
+  else
+    run_pixels_of<false>(d, r);
 }
 
 #endif

@@ -16,6 +16,10 @@ TY_INLINE int64_t load64(const void *from) {
   return value;
 }
 
+TY_INLINE __m128i load128(const int8_t *from) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i *>(from));
+}
+
 // Multiplier, residual, rounding and clamping of a tile's sums, 16 outputs after another.
 __attribute__((noinline)) void finish(const Q8Plan &p, const int32_t *sums, int rows, int blocks,
                                       int64_t first, int64_t o) {
@@ -44,8 +48,37 @@ __attribute__((noinline)) void finish(const Q8Plan &p, const int32_t *sums, int 
   }
 }
 
-// One tile: MR pixels from `first`, NR blocks of 16 outputs from output `o`.
 #if defined(__AVX512VNNI__)
+// Multiplies, rounds and stores the sums of a tile where no residual and no zero points of weights
+// add to them.
+template <int MR, int NR>
+TY_INLINE void store_narrow(const Q8Plan &p, const __m512i (&sums)[MR][NR], int64_t first,
+                            int64_t o) {
+  const vi order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  const int64_t room = p.o_room - o;
+  const __mmask64 mask = room >= 64 ? ~__mmask64{0} : (__mmask64{1} << room) - 1;
+#pragma GCC unroll 12
+  for (int m = 0; m < MR; ++m) {
+    vi whole[4];
+#pragma GCC unroll 4
+    for (int n = 0; n < 4; ++n)
+      whole[n] = n < NR
+                     ? vf_to_vi(vmul(vi_to_vf(sums[m][n % NR]), vload(p.multiplier + o + 16 * n)))
+                     : vi_set1(0);
+    const vi bytes = _mm512_permutexvar_epi32(order, q8_narrowed(whole, p.narrow));
+    uint8_t *to = p.y + (first + m) * p.y_pixel + o;
+    if (NR == 4 && room >= 64)
+      _mm512_storeu_si512(to, bytes);
+    else if (NR == 2 && room >= 32)
+      _mm256_storeu_si256(reinterpret_cast<__m256i *>(to), _mm512_castsi512_si256(bytes));
+    else if (NR == 1 && room >= 16)
+      _mm_storeu_si128(reinterpret_cast<__m128i *>(to), _mm512_castsi512_si128(bytes));
+    else
+      _mm512_mask_storeu_epi8(to, mask & (~__mmask64{0} >> (64 - 16 * NR)), bytes);
+  }
+}
+
+// One tile: MR pixels from `first`, NR blocks of 16 outputs from output `o`.
 template <int MR, int NR>
 void tile(const Q8Plan &p, const Operand *const *rows, int64_t first, int64_t o) {
   const int64_t panel = (p.k4 + 1) * 64;
@@ -72,23 +105,8 @@ void tile(const Q8Plan &p, const Operand *const *rows, int64_t first, int64_t o)
       }
     }
   }
-  if (NR == 4 && p.residual.data == nullptr && p.w_zero == nullptr && p.o_room - o >= 64) {
-    const vi order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-#pragma GCC unroll 12
-    for (int m = 0; m < MR; ++m) {
-      vi whole[4];
-#pragma GCC unroll 4
-      for (int n = 0; n < 4; ++n)
-        whole[n] =
-            q8_rounded(vmul(vi_to_vf(sums[m][n % NR]), vload(p.multiplier + o + 16 * n)), p.store);
-      const vi zero = _mm512_set1_epi16(static_cast<int16_t>(p.store.zero_point));
-      const vi low = _mm512_set1_epi16(0xff);
-      const vi first_half = _mm512_add_epi16(_mm512_packs_epi32(whole[0], whole[1]), zero);
-      const vi second_half = _mm512_add_epi16(_mm512_packs_epi32(whole[2], whole[3]), zero);
-      const vi bytes = _mm512_packus_epi16(vi_and(first_half, low), vi_and(second_half, low));
-      _mm512_storeu_si512(p.y + (first + m) * p.y_pixel + o,
-                          _mm512_permutexvar_epi32(order, bytes));
-    }
+  if (p.narrow.fits) {
+    store_narrow(p, sums, first, o);
     return;
   }
   alignas(64) int32_t found[MR * NR * 16];
@@ -111,40 +129,39 @@ const Height heights[MAX_BLOCKS][4] = {
     {{6, tile<6, 3>}, {4, tile<4, 3>}, {2, tile<2, 3>}, {1, tile<1, 3>}},
     {{6, tile<6, 4>}, {4, tile<4, 4>}, {2, tile<2, 4>}, {1, tile<1, 4>}}};
 #else
+// One tile: MR pixels from `first`, 16 outputs from output `o`.
 template <int MR, int NR>
 void tile(const Q8Plan &p, const Operand *const *rows, int64_t first, int64_t o) {
-  static_assert(NR == 1, "16 outputs fill the registers");
-  const int8_t *w = p.weight + o / 16 * (p.k4 + 1) * 64;
-  __m256i sums[MR][4];  // of 4 outputs, two partial sums each
-#pragma GCC unroll 4
-  for (int m = 0; m < MR; ++m)
-#pragma GCC unroll 4
-    for (int q = 0; q < 4; ++q) sums[m][q] = _mm256_setzero_si256();
-  for (int64_t run = 0; run < p.n_runs; ++run) {
-    const int64_t offset = p.runs[run].offset, k4 = p.runs[run].k4;
-    for (int64_t k = 0; k < k4; ++k, w += 64) {
-      __m256i x[MR];
-#pragma GCC unroll 4
-      for (int m = 0; m < MR; ++m) x[m] = _mm256_set1_epi64x(load64(rows[m] + offset + 4 * k));
-#pragma GCC unroll 4
-      for (int q = 0; q < 4; ++q) {
-        const __m256i weight =
-            _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i *>(w + 16 * q)));
-#pragma GCC unroll 4
-        for (int m = 0; m < MR; ++m)
-          sums[m][q] = _mm256_add_epi32(sums[m][q], _mm256_madd_epi16(x[m], weight));
+  static_assert(NR == 1, "8 outputs of up to 6 pixels fill the registers");
+  alignas(32) int32_t found[MR * 16];
+  for (int half = 0; half < 2; ++half) {
+    const int8_t *w = p.weight + o / 16 * (p.k4 + 1) * 64 + 32 * half;
+    __m256i sums[MR][2];  // of 4 outputs, two partial sums each
+#pragma GCC unroll 6
+    for (int m = 0; m < MR; ++m) sums[m][0] = sums[m][1] = _mm256_setzero_si256();
+    for (int64_t run = 0; run < p.n_runs; ++run) {
+      const int64_t offset = p.runs[run].offset, k4 = p.runs[run].k4;
+      const Operand *x[MR];
+#pragma GCC unroll 6
+      for (int m = 0; m < MR; ++m) x[m] = rows[m] + offset;
+      for (int64_t k = 0; k < k4; ++k, w += 64) {
+        const __m256i low = _mm256_cvtepi8_epi16(load128(w));
+        const __m256i high = _mm256_cvtepi8_epi16(load128(w + 16));
+#pragma GCC unroll 6
+        for (int m = 0; m < MR; ++m) {
+          const __m256i four = _mm256_set1_epi64x(load64(x[m] + 4 * k));
+          sums[m][0] = _mm256_add_epi32(sums[m][0], _mm256_madd_epi16(four, low));
+          sums[m][1] = _mm256_add_epi32(sums[m][1], _mm256_madd_epi16(four, high));
+        }
       }
     }
+    const vi bias = vi_load(p.bias + o + half * 8);
+#pragma GCC unroll 6
+    for (int m = 0; m < MR; ++m)
+      vi_store(
+          found + m * 16 + half * 8,
+          vi_add(bias, _mm256_permute4x64_epi64(_mm256_hadd_epi32(sums[m][0], sums[m][1]), 0xd8)));
   }
-  alignas(32) int32_t found[MR * 16];
-#pragma GCC unroll 4
-  for (int m = 0; m < MR; ++m)
-#pragma GCC unroll 2
-    for (int i = 0; i < 2; ++i)
-      vi_store(found + m * 16 + i * 8,
-               vi_add(vi_load(p.bias + o + i * 8),
-                      _mm256_permute4x64_epi64(
-                          _mm256_hadd_epi32(sums[m][2 * i], sums[m][2 * i + 1]), 0xd8)));
   finish(p, found, MR, 1, first, o);
 }
 
@@ -153,8 +170,9 @@ struct Height {
   int rows;
   Tile tile;
 };
-enum { MAX_ROWS = 2, MAX_BLOCKS = 1 };
-const Height heights[MAX_BLOCKS][2] = {{{2, tile<2, 1>}, {1, tile<1, 1>}}};
+enum { MAX_ROWS = 6, MAX_BLOCKS = 1 };
+const Height heights[MAX_BLOCKS][4] = {
+    {{6, tile<6, 1>}, {4, tile<4, 1>}, {2, tile<2, 1>}, {1, tile<1, 1>}}};
 #endif
 
 // Pixels [begin, end) of all images by up to MAX_BLOCKS blocks of outputs from output `o`.
@@ -200,10 +218,6 @@ void sum_panel(int8_t *panel, int64_t k4) {
     vi_store(reinterpret_cast<int32_t *>(panel + 64 * k4) + i * TY_VF, sums[i]);
 }
 
-TY_INLINE __m128i load128(const int8_t *from) {
-  return _mm_loadu_si128(reinterpret_cast<const __m128i *>(from));
-}
-
 TY_INLINE void store128(int8_t *to, __m128i x) {
   _mm_storeu_si128(reinterpret_cast<__m128i *>(to), x);
 }
@@ -243,9 +257,15 @@ int64_t pack_fours(int8_t *panel, const int8_t *from, const Q8Form &form, int64_
 
 }  // namespace
 
-void q8_run(const ty_ctx *ctx, const Q8Plan &p) {
+void q8_run(const ty_ctx *ctx, const Q8Plan &given) {
+  Q8Plan p = given;
   const int64_t pixels = p.n * p.oh * p.ow;
   if (pixels <= 0 || p.o <= 0) return;
+  float largest = 0;
+  for (int64_t o = 0; o < p.o; ++o) largest = p.multiplier[o] > largest ? p.multiplier[o] : largest;
+  // Below a half, any sum times its multiplier is an int32.
+  p.narrow =
+      q8_narrow(p.store, largest < 0.5f && p.residual.data == nullptr && p.w_zero == nullptr);
   // A piece's rows should stay in the first caches while the weights of its outputs pass by.
   const int64_t bytes = p.k4 * 4 * static_cast<int64_t>(sizeof(Operand));
   int64_t chunk = 96 * 1024 / (bytes + 1) / 24 * 24;
