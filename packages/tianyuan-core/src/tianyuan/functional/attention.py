@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from .. import shapes
 from ..errors import AttrError, ShapeError
+from ..imperative.state import state
 from ..imperative.tensor import Tensor
 from . import elemwise
 from .activation import softmax
@@ -59,6 +60,8 @@ def scaled_dot_product_attention(
     if attn_mask is not None and is_causal:
         raise AttrError(f"{op}: a mask and is_causal were given, expected one of them")
     factor = 1 / numbers.sqrt(int(q.shape[-1])) if scale is None else float(scale)
+    if dropout_p == 0 and streams():
+        return streamed(q, k, v, attn_mask, factor, is_causal)
     scores = matmul(elemwise.mul(q, factor), k, transpose_b=True)
     if is_causal:
         attn_mask = causal_mask(q.shape[-2], k.shape[-2], q)
@@ -69,6 +72,27 @@ def scaled_dot_product_attention(
     else:
         weights = softmax(elemwise.add(scores, attn_mask.cast(scores.dtype)), axis=-1)
     return matmul(dropout(weights, dropout_p), v)
+
+
+def streams() -> bool:
+    """Tell whether attention is best one op: nothing records the weights for a gradient.
+
+    Autocast lowers products, and not the sums between them.
+    """
+    return not state.tapes and state.precision is None
+
+
+def streamed(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, causal: bool = False
+) -> Tensor:
+    """Attend in one op that need not hold the scores; masks as of scaled_dot_product_attention."""
+    masks = []
+    if mask is not None:
+        given = tensor("attention", mask, "mask")
+        given = given if given.dtype.kind == "b" else given.cast(q.dtype)
+        short = max(0, 2 - given.ndim)
+        masks.append(reshape(given, (*(1,) * short, *given.shape)) if short else given)
+    return run("attention", q, k, v, *masks, scale=scale, causal=bool(causal))
 
 
 def causal_mask(queries: int, keys: int, like: Tensor) -> Tensor:

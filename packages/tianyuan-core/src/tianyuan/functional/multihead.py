@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math as numbers
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from ..errors import AttrError, ShapeError
 from ..imperative.tensor import Tensor
 from . import elemwise, math
 from .arguments import floating, run, same_dtype, same_shape, tensor
-from .attention import causal_mask
+from .attention import causal_mask, streamed, streams
 from .creation import full, zeros
 from .joining import concat, cut
 from .layers import dropout
@@ -89,7 +90,6 @@ def multi_head_attention(
     q, k, v = map(_projected, given, weights[:3], biases[:3])
     heads = _Heads(int(embed_dim), int(num_heads))
     k, v, more = _lengthened(k, v, bias_k, bias_v, add_zero_attn)
-    scores = heads.scores(q, k)
     masks = []
     if is_causal:
         masks.append(elemwise.logical_not(causal_mask(q.shape[1], key.shape[1], q)))
@@ -97,14 +97,18 @@ def multi_head_attention(
         masks.append(heads.mask(tensor(_OP, attn_mask, "attn_mask"), query.shape, key.shape))
     if key_padding_mask is not None:
         masks.append(_padding(key_padding_mask, key.shape))
-    for mask in masks:
-        scores = _masked(scores, _widened(mask, more))
-    attention = run("softmax", scores, axis=3)
-    joined = heads.join(matmul(dropout(attention, attn_drop, training), heads.cut(v)))
+    masks = [_widened(mask, more) for mask in masks]
+    if need_weights or (training and attn_drop != 0) or not streams() or q.dtype.itemsize == 2:
+        attention = _weights(heads.scores(q, k), masks)
+        joined = heads.join(matmul(dropout(attention, attn_drop, training), heads.cut(v)))
+    else:
+        attention = None
+        parts = (heads.cut(q), heads.cut(k), heads.cut(v))
+        joined = heads.join(streamed(*parts, _sum(masks, q), heads.scale))
     result = dropout(_projected(joined, weights[3], biases[3]), out_drop, training)
     if reslink:
         result = elemwise.add(result, given[0])
-    if not need_weights:
+    if not need_weights or attention is None:
         return result, None
     if average_attn_weights:
         return result, math.mean(attention, 1)
@@ -230,10 +234,14 @@ class _Heads:
         n, count, length, size = x.shape
         return reshape(transpose(x, (0, 2, 1, 3)), (n, length, count * size))
 
+    @property
+    def scale(self) -> float:
+        """What scores are multiplied by."""
+        return 1 / numbers.sqrt(self.extent / self.count)
+
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
         """Return the scores (N, heads, L, S)."""
-        scale = 1 / numbers.sqrt(self.extent / self.count)
-        return matmul(elemwise.mul(self.cut(q), scale), self.cut(k), transpose_b=True)
+        return matmul(elemwise.mul(self.cut(q), self.scale), self.cut(k), transpose_b=True)
 
     def mask(self, mask: Tensor, query: shapes.Shape, key: shapes.Shape) -> Tensor:
         """Return a mask (L, S) or (N * heads, L, S) so that it broadcasts to the scores."""
@@ -264,6 +272,19 @@ def _widened(mask: Tensor, more: int) -> Tensor:
         return mask
     tail = full((*mask.shape[:-1], more), 0, dtype=mask.dtype, device=mask.device)
     return concat([mask, tail], -1)
+
+
+def _weights(scores: Tensor, masks: list[Tensor]) -> Tensor:
+    for mask in masks:
+        scores = _masked(scores, mask)
+    return run("softmax", scores, axis=3)
+
+
+def _sum(masks: list[Tensor], like: Tensor) -> Tensor | None:
+    """Return what masks add to scores."""
+    if not masks:
+        return None
+    return functools.reduce(_masked, masks, zeros((), dtype=like.dtype, device=like.device))
 
 
 def _masked(scores: Tensor, mask: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import functional as F
 from ..errors import AttrError, ShapeError
+from ..functional.attention import streamed, streams
 from ..imperative.tensor import Parameter, Tensor
 from ..shapes import format_shape
 from . import init
@@ -104,16 +105,17 @@ class MultiHeadAttention(Module):
         result: Tensor = F.concat([projected, *more], 1) if more else projected
         return result
 
-    def _covered(self, scores: Tensor, mask: Tensor) -> Tensor:
-        """Mask scores; the added keys, which the mask does not know of, stay in sight."""
-        count = int(scores.shape[-1]) - int(mask.shape[-1])
-        if count:
-            ends = ((0, 0),) * (mask.ndim - 1) + ((0, count),)
-            if mask.dtype.kind == "b":
-                mask = F.nn.pad(mask.cast("int32"), ends).cast("bool")
-            else:
-                mask = F.nn.pad(mask, ends)
-        return _masked(scores, mask)
+    def _covering(self, mask: Tensor, keys: Tensor) -> Tensor:
+        """Lengthen a mask by the added keys, which it does not know of and which stay in sight."""
+        count = int(keys.shape[-2]) - int(mask.shape[-1])
+        if not count:
+            return mask
+        ends = ((0, 0),) * (mask.ndim - 1) + ((0, count),)
+        if mask.dtype.kind != "b":
+            result: Tensor = F.nn.pad(mask, ends)
+            return result
+        covering: Tensor = F.nn.pad(mask.cast("int32"), ends).cast("bool")
+        return covering
 
     def forward(  # type: ignore[override]
         self,
@@ -148,23 +150,36 @@ class MultiHeadAttention(Module):
                     f"MultiHeadAttention: {what} has the wrong rank, got "
                     f"{format_shape(given.shape)}, expected 3 dimensions"
                 )
-        q = self._heads(self.q_proj(query)) * (1 / math.sqrt(self.head_dim))
+        q = self._heads(self.q_proj(query))
         k = self._heads(self._extended(self.k_proj(key), self.bias_k))
         v = self._heads(self._extended(self.v_proj(value), self.bias_v))
-        scores = F.matmul(q, k, transpose_b=True)
+        masks = []
         if is_causal:
             rows = F.arange(0, query.shape[1]).reshape(-1, 1)
-            scores = self._covered(scores, F.arange(0, key.shape[1]).reshape(1, -1) > rows)
+            masks.append(F.arange(0, key.shape[1]).reshape(1, -1) > rows)
         if attn_mask is not None:
-            mask = F.expand_dims(attn_mask, 1) if attn_mask.ndim == 3 else attn_mask
-            scores = self._covered(scores, mask)
+            masks.append(F.expand_dims(attn_mask, 1) if attn_mask.ndim == 3 else attn_mask)
         if key_padding_mask is not None:
-            scores = self._covered(scores, F.expand_dims(key_padding_mask, (1, 2)))
-        weights = F.nn.softmax(scores, axis=-1)
-        joined = F.transpose(F.matmul(self.attn_drop(weights), v), (0, 2, 1, 3))
+            masks.append(F.expand_dims(key_padding_mask, (1, 2)))
+        scale = 1 / math.sqrt(self.head_dim)
+        weights = None
+        dropped = self.attn_drop.training and self.attn_drop.drop_prob != 0
+        if need_weights or dropped or not streams():
+            scores = F.matmul(q * scale, k, transpose_b=True)
+            for mask in masks:
+                scores = _masked(scores, self._covering(mask, k))
+            weights = F.nn.softmax(scores, axis=-1)
+            joined = F.matmul(self.attn_drop(weights), v)
+        else:
+            total = None
+            for mask in masks:
+                start = q.full((), 0.0) if total is None else total
+                total = _masked(start, self._covering(mask, k))
+            joined = streamed(q, k, v, total, scale)
+        joined = F.transpose(joined, (0, 2, 1, 3))
         joined = F.reshape(joined, (query.shape[0], query.shape[1], self.embed_dim))
         outputs = self.out_drop(self.out_proj(joined))
-        if not need_weights:
+        if not need_weights or weights is None:
             return outputs, None
         return outputs, F.mean(weights, axis=1) if average_attn_weights else weights
 
@@ -174,5 +189,5 @@ def _masked(scores: Tensor, mask: Tensor) -> Tensor:
     if mask.dtype.kind != "b":
         result: Tensor = scores + mask.cast(scores.dtype)
         return result
-    chosen: Tensor = F.where(F.broadcast_to(mask, scores.shape), scores.full((), _MASKED), scores)
+    chosen: Tensor = F.where(mask, scores.full((), _MASKED), scores)
     return chosen

@@ -1,7 +1,8 @@
-"""Attention through BLAS, one item of the batch at a time, so that few scores are held."""
+"""Attention through BLAS, a part of the batch at a time, so that few scores are held."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 from ...kernel import Call, Kernel
 from ...ops.attention import lowest_score
 from .epilogue import widened
+
+_SCORES = 1 << 18  # held at once, where a batch can be cut
 
 
 def _attention(
@@ -21,21 +24,26 @@ def _attention(
 ) -> None:
     (out,) = outputs
     rows, columns = inputs[0].shape[-2], inputs[1].shape[-2]
-    lead = out.shape[:-2]
-    query, key, value, *masks = (np.broadcast_to(x, (*lead, *x.shape[-2:])) for x in inputs)
-    earlier = np.tri(rows, columns, dtype=np.bool_) if attrs.causal else None
-    for item in np.ndindex(lead):
-        scores = np.matmul(
-            widened(query[item]) * widened(query[item]).dtype.type(attrs.scale),
-            widened(key[item]).T,
-        )
-        seen = earlier
-        for mask in (mask[item] for mask in masks):
-            if mask.dtype.kind != "b":
-                scores += widened(mask)
-            else:
-                seen = mask if seen is None else mask & seen
-        out[item] = np.matmul(_weights(scores, seen), widened(value[item]))
+    wide = [np.broadcast_to(x, (*out.shape[:-2], *x.shape[-2:])) for x in inputs]
+    _attend(wide, out, attrs.scale, np.tri(rows, columns, dtype=np.bool_) if attrs.causal else None)
+
+
+def _attend(
+    inputs: Sequence[np.ndarray], out: np.ndarray, scale: float, seen: np.ndarray | None
+) -> None:
+    query, key, value, *masks = inputs
+    if out.ndim > 2 and math.prod(query.shape[:-1]) * key.shape[-2] > _SCORES:
+        for item in range(out.shape[0]):
+            _attend([x[item] for x in inputs], out[item], scale, seen)
+        return
+    query = widened(query)
+    scores = np.matmul(query * query.dtype.type(scale), widened(key).swapaxes(-1, -2))
+    for mask in masks:
+        if mask.dtype.kind != "b":
+            scores += widened(mask)
+        else:
+            seen = mask if seen is None else mask & seen
+    out[...] = np.matmul(_weights(scores, seen), widened(value))
 
 
 def _weights(scores: np.ndarray, seen: np.ndarray | None) -> np.ndarray:

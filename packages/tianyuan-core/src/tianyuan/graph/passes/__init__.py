@@ -36,6 +36,7 @@ def own_passes() -> tuple[Pass, ...]:
     """Return core's passes in the order in which they run."""
     from . import (
         algebra,
+        attention,
         channels,
         convolution,
         dead,
@@ -62,6 +63,8 @@ def own_passes() -> tuple[Pass, ...]:
         Pass("canonical", "dead_code", dead.run),
         Pass("fuse", "take_channels", channels.run, 2),
         Pass("fuse", "recognise_gelu", gelu.run, 2),
+        # Before products take a mask in as a bias.
+        Pass("fuse", "recognise_attention", attention.run, 2),
         Pass("fuse", "fuse_convolutions", convolution.run, 2),
         Pass("fuse", "dead_code", dead.run, 2),  # what is dead must not count as a reader
         Pass("fuse", "fuse_products", product.run, 2),

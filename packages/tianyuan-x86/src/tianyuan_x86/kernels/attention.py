@@ -1,0 +1,64 @@
+"""Describe the float32 attention that never holds the matrix of scores: its workspace and cost."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tianyuan.kernel import Call, Kernel
+from tianyuan.shapes import volume
+
+from .._tier import Tier
+from ._cost import START
+
+# Keys of a block, rows of a tile and the most tiles of a piece, as in native/kernels/attention.cpp.
+_KEYS = 256
+_TILE_ROWS, _TILES = {8: 6, 16: 14}, {8: 24, 16: 12}
+_RATE = {8: 7e10, 16: 9e10}  # floating-point operations per second and thread, in both products
+_WEIGHT_SECONDS = {8: 1.2e-9, 16: 7e-10}  # for the exponential of one score
+_BANDWIDTH = 4e10  # bytes per second of packing
+
+
+def _round_up(value: int, to: int) -> int:
+    return -(-value // to) * to
+
+
+def _extents(call: Call) -> tuple[int, int, int, int, int]:
+    """Return batch, queries, keys, and the extents of keys and values."""
+    out, (keys, depth) = call.outputs[0].shape, call.inputs[1].shape[-2:]
+    return volume(out[:-2]), int(out[-2]), int(keys), int(depth), int(out[-1])
+
+
+def _workspace(lanes: int, call: Call) -> int:
+    _, rows, keys, depth, width = _extents(call)
+    tile, panel = _TILE_ROWS[lanes], 2 * lanes
+    rows = min(rows, tile * _TILES[lanes])
+    keys = min(_round_up(keys, panel), _KEYS)
+    tail = panel if width % panel else 0
+    floats = keys * (depth + tail + tile) + rows * _round_up(width, panel)
+    floats += 2 * lanes * -(-rows // tile)
+    return 4 * _round_up(floats, 16) * call.threads
+
+
+def _cost(lanes: int, call: Call) -> float:
+    batch, rows, keys, depth, width = _extents(call)
+    scores = float(batch) * rows * _round_up(keys, 2 * lanes)
+    scores *= 0.55 if call.attrs.causal and rows > 1 else 1.0
+    flops = 2.0 * scores * (depth + width)
+    packed = 8.0 * batch * keys * depth * -(-rows // (_TILE_ROWS[lanes] * _TILES[lanes]))
+    threads = min(call.threads, max(1.0, flops / 4e5))
+    work = flops / _RATE[lanes] + scores * _WEIGHT_SECONDS[lanes] + packed / _BANDWIDTH
+    return START + work / threads
+
+
+def kernels(tier: Tier) -> list[Kernel]:
+    """Return the streaming attention of a tier."""
+    return [
+        tier.kernel(
+            "attention_f32",
+            "streaming",
+            "attention",
+            dtypes=("float32", "float32", "float32", "float32|bool"),
+            workspace=partial(_workspace, tier.lanes),
+            cost=partial(_cost, tier.lanes),
+        )
+    ]
