@@ -53,6 +53,22 @@ def test_noise_follows_its_law(make: Any, law: Any, per_channel: bool) -> None:
     assert not np.array_equal(again, other)
 
 
+def test_noise_of_ones_own_is_added_to_every_pixel() -> None:
+    class Columns(M.AdditiveElemwise):
+        def sample(self, size: tuple[int, ...]) -> Tensor:
+            return F.broadcast_to(F.arange(size[3]), size)
+
+    x = _image(2, 3, 4, 5)
+    want = x + np.arange(5, dtype=np.float32)
+    np.testing.assert_allclose(Columns()(Tensor(x)).numpy(), want, rtol=1e-6)
+    seen: list[int] = []
+    for per_channel in (False, True):
+        layer = Columns(per_channel=per_channel)
+        layer.sample = lambda size: seen.append(size[1]) or F.zeros(size)
+        layer(Tensor(x))
+    assert seen == [1, 3]
+
+
 def test_noise_without_a_seed_follows_the_default_generator() -> None:
     layer = M.AdditiveGaussianNoise()
     x = Tensor(_image(1, 1, 4, 4))
@@ -108,6 +124,22 @@ def test_emboss_and_sharpen() -> None:
     got = M.Sharpen(a, light)(Tensor(x, dtype="float32")).numpy()
     want = _filtered(x, (1 - a) * identity + a * effect)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-2)
+
+
+def test_a_blur_of_ones_own_filters_each_image_by_its_kernel() -> None:
+    kernels = np.random.default_rng(0).uniform(-1, 1, (2, 3, 5)).astype(np.float32)
+
+    class Fixed(M.ActiveBlur):
+        def kernels(self, count: int) -> Tensor:
+            assert count == 2
+            return Tensor(kernels)
+
+    x = _image(2, 3, 6, 7)
+    want = [
+        [ndimage.correlate(plane, kernel, mode="mirror") for plane in image]
+        for image, kernel in zip(x, kernels, strict=True)
+    ]
+    np.testing.assert_allclose(Fixed()(Tensor(x)).numpy(), want, rtol=1e-4, atol=1e-3)
 
 
 def test_ranges_are_drawn_for_each_image() -> None:
