@@ -95,7 +95,12 @@ class Module(metaclass=ABCMeta):
 
     @abstractmethod
     def forward(self, inputs: Any) -> Any:
-        """Compute the outputs; subclasses choose the signature."""
+        """Compute the outputs; subclasses choose the signature.
+
+        >>> from tianyuan.module import ReLU
+        >>> ReLU().forward(Tensor([-1.0, 2.0])).tolist()
+        [0.0, 2.0]
+        """
 
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
         """Run the pre-hooks, ``forward`` and the hooks.
@@ -128,11 +133,25 @@ class Module(metaclass=ABCMeta):
             tensor.name = tensor.name or name
 
     def register_forward_pre_hook(self, hook: Callable[..., Any]) -> HookHandler:
-        """Call ``hook(module, inputs)`` before each forward; ``remove()`` of the result ends it."""
+        """Call ``hook(module, inputs)`` before each forward; ``remove()`` of the result ends it.
+
+        >>> from tianyuan.module import Identity
+        >>> net = Identity()
+        >>> handler = net.register_forward_pre_hook(lambda module, inputs: inputs[0] + 1)
+        >>> net(Tensor([1.0])).tolist()
+        [2.0]
+        """
         return HookHandler(self._forward_pre_hooks, hook)
 
     def register_forward_hook(self, hook: Callable[..., Any]) -> HookHandler:
-        """Call ``hook(module, inputs, outputs)`` after each forward."""
+        """Call ``hook(module, inputs, outputs)`` after each forward.
+
+        >>> from tianyuan.module import Identity
+        >>> net = Identity()
+        >>> handler = net.register_forward_hook(lambda module, inputs, outputs: outputs * 3)
+        >>> net(Tensor([1.0])).tolist()
+        [3.0]
+        """
         return HookHandler(self._forward_hooks, hook)
 
     # What it holds.
@@ -140,81 +159,156 @@ class Module(metaclass=ABCMeta):
     def named_tensors(
         self, prefix: str | None = None, recursive: bool = True, **kwargs: Any
     ) -> Iterator[tuple[str, Tensor]]:
-        """Walk parameters and buffers with their names, each once."""
+        """Walk parameters and buffers with their names, each once.
+
+        >>> from tianyuan.module import BatchNorm1d
+        >>> [name for name, _ in BatchNorm1d(2).named_tensors()]
+        ['bias', 'running_mean', 'running_var', 'weight']
+        """
         for name, leaf, _ in walk(self, recursive, _dotted(prefix)):
             if isinstance(leaf, Tensor):
                 yield name, leaf
 
     def tensors(self, recursive: bool = True, **kwargs: Any) -> Iterator[Tensor]:
-        """Walk parameters and buffers, each once."""
+        """Walk parameters and buffers, each once.
+
+        >>> from tianyuan.module import BatchNorm1d
+        >>> len(list(BatchNorm1d(2).tensors()))
+        4
+        """
         return (tensor for _, tensor in self.named_tensors(recursive=recursive))
 
     def named_parameters(
         self, prefix: str | None = None, recursive: bool = True, **kwargs: Any
     ) -> Iterator[tuple[str, Parameter]]:
-        """Walk parameters with their names, each once."""
+        """Walk parameters with their names, each once.
+
+        >>> from tianyuan.module import Linear
+        >>> [name for name, _ in Linear(2, 3).named_parameters(prefix="fc")]
+        ['fc.bias', 'fc.weight']
+        """
         for name, tensor in self.named_tensors(prefix, recursive):
             if isinstance(tensor, Parameter):
                 yield name, tensor
 
     def parameters(self, recursive: bool = True, **kwargs: Any) -> Iterator[Parameter]:
-        """Walk parameters, each once."""
+        """Walk parameters, each once.
+
+        >>> from tianyuan.module import Linear
+        >>> sum(parameter.size for parameter in Linear(2, 3).parameters())
+        9
+        """
         return (tensor for _, tensor in self.named_parameters(recursive=recursive))
 
     def named_buffers(
         self, prefix: str | None = None, recursive: bool = True, **kwargs: Any
     ) -> Iterator[tuple[str, Tensor]]:
-        """Walk tensors that are no parameters with their names, each once."""
+        """Walk tensors that are no parameters with their names, each once.
+
+        >>> from tianyuan.module import BatchNorm1d
+        >>> [name for name, _ in BatchNorm1d(2).named_buffers()]
+        ['running_mean', 'running_var']
+        """
         for name, tensor in self.named_tensors(prefix, recursive):
             if not isinstance(tensor, Parameter):
                 yield name, tensor
 
     def buffers(self, recursive: bool = True, **kwargs: Any) -> Iterator[Tensor]:
-        """Walk tensors that are no parameters, each once."""
+        """Walk tensors that are no parameters, each once.
+
+        >>> from tianyuan.module import Linear
+        >>> list(Linear(2, 3).buffers())
+        []
+        """
         return (tensor for _, tensor in self.named_buffers(recursive=recursive))
 
     def named_children(self, **kwargs: Any) -> Iterator[tuple[str, Module]]:
-        """Walk the modules that this module itself holds, with their names."""
+        """Walk the modules that this module itself holds, with their names.
+
+        >>> from tianyuan.module import ReLU, Sequential
+        >>> list(Sequential(ReLU()).named_children())
+        [('0', ReLU())]
+        """
         for name, leaf, _ in walk(self, recursive=False):
             if isinstance(leaf, Module):
                 yield name, leaf
 
     def children(self, **kwargs: Any) -> Iterator[Module]:
-        """Walk the modules that this module itself holds."""
+        """Walk the modules that this module itself holds.
+
+        >>> from tianyuan.module import ReLU, Sequential
+        >>> list(Sequential(Sequential(ReLU())).children())[0]
+        Sequential(
+          (0): ReLU()
+        )
+        """
         return (module for _, module in self.named_children())
 
     def named_modules(
         self, prefix: str | None = None, **kwargs: Any
     ) -> Iterator[tuple[str, Module]]:
-        """Walk this module, named by the prefix, and all below it, each once."""
+        """Walk this module, named by the prefix, and all below it, each once.
+
+        >>> from tianyuan.module import ReLU, Sequential
+        >>> [name for name, _ in Sequential(Sequential(ReLU())).named_modules()]
+        ['', '0', '0.0']
+        """
         yield prefix or "", self
         for name, leaf, _ in walk(self, prefix=_dotted(prefix)):
             if isinstance(leaf, Module):
                 yield name, leaf
 
     def modules(self, **kwargs: Any) -> Iterator[Module]:
-        """Walk this module and all below it, each once."""
+        """Walk this module and all below it, each once.
+
+        >>> from tianyuan.module import ReLU, Sequential
+        >>> len(list(Sequential(ReLU(), ReLU()).modules()))
+        3
+        """
         return (module for _, module in self.named_modules())
 
     def apply(self, fn: Callable[[Module], Any]) -> None:
-        """Call ``fn`` with this module and with all below it."""
+        """Call ``fn`` with this module and with all below it.
+
+        >>> from tianyuan.module import ReLU, Sequential
+        >>> Sequential(ReLU()).apply(lambda module: print(type(module).__name__))
+        Sequential
+        ReLU
+        """
         for module in self.modules():
             fn(module)
 
     # What it is set to.
 
     def train(self, mode: bool = True, recursive: bool = True) -> Module:
-        """Set this module, and all below it if ``recursive``, to training or evaluation."""
+        """Set this module, and all below it if ``recursive``, to training or evaluation.
+
+        >>> from tianyuan.module import ReLU, Sequential
+        >>> [part.training for part in Sequential(ReLU()).eval().train().modules()]
+        [True, True]
+        """
         for module in self.modules() if recursive else (self,):
             module.training = mode
         return self
 
     def eval(self) -> Module:
-        """Set this module and all below it to evaluation."""
+        """Set this module and all below it to evaluation.
+
+        >>> from tianyuan.module import ReLU, Sequential
+        >>> [part.training for part in Sequential(ReLU()).eval().modules()]
+        [False, False]
+        """
         return self.train(False)
 
     def disable_quantize(self, value: bool = True) -> None:
-        """Exclude this module and all below it from quantisation."""
+        """Exclude this module and all below it from quantisation.
+
+        >>> from tianyuan.module import ReLU
+        >>> net = ReLU()
+        >>> net.disable_quantize()
+        >>> net.quantize_disabled
+        True
+        """
 
         def disable(module: Module) -> None:
             module.quantize_disabled = value
@@ -222,7 +316,15 @@ class Module(metaclass=ABCMeta):
         self.apply(disable)
 
     def zero_grad(self) -> None:
-        """Set every parameter's gradient to zero."""
+        """Set every parameter's gradient to zero.
+
+        >>> from tianyuan.module import Linear
+        >>> net = Linear(1, 1)
+        >>> net.weight.grad = Tensor([[5.0]])
+        >>> net.zero_grad()
+        >>> net.weight.grad.tolist()
+        [[0.0]]
+        """
         for parameter in self.parameters():
             if parameter.grad is not None:
                 parameter.grad.reset_zero()
@@ -239,6 +341,13 @@ class Module(metaclass=ABCMeta):
 
         Raises:
             ShapeError: where a new parameter has another shape.
+
+        >>> from tianyuan.module import Linear
+        >>> net = Linear(1, 1, bias=False)
+        >>> net.replace_param({0: Parameter([[7.0]])}, 0)
+        1
+        >>> net.weight.tolist()
+        [[7.0]]
         """
         seen = {id(self)} if seen is None else seen
         count = 0
@@ -269,6 +378,10 @@ class Module(metaclass=ABCMeta):
         Args:
             rst: the dict to add to; a new one if None.
             prefix: what is put before each name, as it is: ``"net."`` gives ``net.weight``.
+
+        >>> from tianyuan.module import Linear
+        >>> Linear(1, 1).state_dict(prefix="fc.")["fc.bias"]
+        array([0.], dtype=float32)
         """
         result = OrderedDict() if rst is None else rst
         for name, tensor in self._state_tensors():
@@ -297,6 +410,13 @@ class Module(metaclass=ABCMeta):
         Raises:
             StateDictError: names everything missing, unexpected or of another shape; nothing has
                 been changed then.
+
+        >>> from tianyuan.module import Linear
+        >>> net = Linear(1, 1)
+        >>> net.load_state_dict({"weight": [[2.0]]}, strict=False)
+        (['bias'], [])
+        >>> net.weight.tolist()
+        [[2.0]]
         """
         tensors = dict(self._state_tensors())
         flat = {name for name, _, parent in walk(self) if parent._flat_state}

@@ -56,6 +56,13 @@ class Optimizer(metaclass=ABCMeta):
 
         Raises:
             AttrError, DTypeError: as the constructor; nothing has been added then.
+
+        >>> from tianyuan import Parameter
+        >>> from tianyuan.optimizer import SGD
+        >>> optimizer = SGD(Parameter([1.0]), lr=0.5)
+        >>> optimizer.add_param_group({"params": Parameter([2.0]), "lr": 0.1})
+        >>> len(optimizer.param_groups)
+        2
         """
         if not isinstance(param_group, dict) or "params" not in param_group:
             raise AttrError(
@@ -114,7 +121,16 @@ class Optimizer(metaclass=ABCMeta):
         )
 
     def step(self) -> Optimizer:
-        """Update every parameter that has a gradient; return this optimiser."""
+        """Update every parameter that has a gradient; return this optimiser.
+
+        >>> from tianyuan import Parameter
+        >>> from tianyuan.optimizer import SGD
+        >>> weight = Parameter([1.0])
+        >>> weight.grad = Tensor([2.0])
+        >>> _ = SGD(weight, lr=0.25).step()
+        >>> weight.tolist()
+        [0.5]
+        """
         note_read(self, "hyperparameters")
         for group in self.param_groups:
             lr = _learning_rate(group)
@@ -129,6 +145,12 @@ class Optimizer(metaclass=ABCMeta):
 
         Raises:
             NotImplementedError: always.
+
+        >>> from tianyuan import Parameter
+        >>> from tianyuan.optimizer import SGD
+        >>> SGD(Parameter([1.0]), lr=0.5).backward(Tensor(1.0))  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        NotImplementedError: Optimizer.backward: ...
         """
         raise NotImplementedError(
             "Optimizer.backward: gradients are not the optimiser's, got a loss, expected "
@@ -140,6 +162,12 @@ class Optimizer(metaclass=ABCMeta):
 
         Raises:
             NotImplementedError: always.
+
+        >>> from tianyuan import Parameter
+        >>> from tianyuan.optimizer import SGD
+        >>> SGD(Parameter([1.0]), lr=0.5).bcast_param()  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        NotImplementedError: Optimizer.bcast_param: ...
         """
         raise NotImplementedError(
             "Optimizer.bcast_param: parameters are not sent by the optimiser, expected "
@@ -147,14 +175,30 @@ class Optimizer(metaclass=ABCMeta):
         )
 
     def clear_grad(self) -> Optimizer:
-        """Forget every parameter's gradient; return this optimiser."""
+        """Forget every parameter's gradient; return this optimiser.
+
+        >>> from tianyuan import Parameter
+        >>> from tianyuan.optimizer import SGD
+        >>> weight = Parameter([1.0])
+        >>> weight.grad = Tensor([2.0])
+        >>> _ = SGD(weight, lr=0.25).clear_grad()
+        >>> weight.grad is None
+        True
+        """
         for group in self.param_groups:
             for param in group["params"]:
                 param.grad = None
         return self
 
     def zero_grad(self) -> Optimizer:
-        """Forget every parameter's gradient, under PyTorch's name."""
+        """Forget every parameter's gradient, under PyTorch's name.
+
+        >>> from tianyuan import Parameter
+        >>> from tianyuan.optimizer import SGD
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("ignore")
+        ...     optimizer = SGD(Parameter([1.0]), lr=0.25).zero_grad()
+        """
         warnings.warn("zero_grad is deprecated, use clear_grad", DeprecationWarning, stacklevel=2)
         return self.clear_grad()
 
@@ -163,6 +207,11 @@ class Optimizer(metaclass=ABCMeta):
 
         Args:
             keep_var: keeps the state's tensors as tensors.
+
+        >>> from tianyuan import Parameter
+        >>> from tianyuan.optimizer import SGD
+        >>> SGD(Parameter([1.0]), lr=0.5, momentum=0.9).state_dict()["param_groups"][0]["momentum"]
+        0.9
         """
         numbers = {param: number for number, param in enumerate(self._state)}
         groups = [
@@ -183,6 +232,13 @@ class Optimizer(metaclass=ABCMeta):
         Raises:
             StateDictError: where groups, parameters or shapes differ; nothing has been changed
                 then.
+
+        >>> from tianyuan import Parameter
+        >>> from tianyuan.optimizer import SGD
+        >>> first, second = SGD(Parameter([1.0]), lr=0.5), SGD(Parameter([1.0]), lr=0.1)
+        >>> second.load_state_dict(first.state_dict())
+        >>> second.param_groups[0]["lr"]
+        0.5
         """
         loaded = self._match(state)
         for (param, name), value in loaded.items():

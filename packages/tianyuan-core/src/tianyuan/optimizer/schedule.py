@@ -15,7 +15,15 @@ class Resumable:
     _kept: tuple[str, ...] = ()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the schedule needs to go on."""
+        """Return what the schedule needs to go on.
+
+        >>> from tianyuan import Parameter
+        >>> from tianyuan.optimizer import SGD, ExponentialLR
+        >>> schedule = ExponentialLR(SGD(Parameter([1.0]), lr=1.0), gamma=0.5)
+        >>> schedule.step()
+        >>> schedule.state_dict()["current_epoch"]
+        1
+        """
         return {name: getattr(self, name) for name in self._kept}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -24,6 +32,13 @@ class Resumable:
         Raises:
             StateDictError: where a name is missing or unexpected; nothing has been changed then.
                 Base rates may be missing, as MegEngine leaves them to the optimiser's groups.
+
+        >>> from tianyuan import Parameter
+        >>> from tianyuan.optimizer import SGD, ExponentialLR
+        >>> schedule = ExponentialLR(SGD(Parameter([1.0]), lr=1.0), gamma=0.5)
+        >>> schedule.load_state_dict({**schedule.state_dict(), "current_epoch": 3})
+        >>> schedule.get_lr()
+        [0.125]
         """
         if {*state_dict, "base_lrs"} != {*self._kept, "base_lrs"}:
             raise StateDictError(
@@ -78,10 +93,24 @@ class LRScheduler(Resumable, metaclass=ABCMeta):
 
     @abstractmethod
     def get_lr(self) -> list[float]:
-        """Return the learning rate of each group in the current epoch."""
+        """Return the learning rate of each group in the current epoch.
+
+        >>> from tianyuan import Parameter
+        >>> from tianyuan.optimizer import SGD, ExponentialLR
+        >>> ExponentialLR(SGD(Parameter([1.0]), lr=0.5), gamma=0.1).get_lr()
+        [0.5]
+        """
 
     def step(self, epoch: int | None = None) -> None:
-        """Go to the next epoch, or to a given one, and set the learning rates."""
+        """Go to the next epoch, or to a given one, and set the learning rates.
+
+        >>> from tianyuan import Parameter
+        >>> from tianyuan.optimizer import SGD, ExponentialLR
+        >>> optimizer = SGD(Parameter([1.0]), lr=1.0)
+        >>> ExponentialLR(optimizer, gamma=0.5).step(epoch=2)
+        >>> optimizer.param_groups[0]["lr"]
+        0.25
+        """
         self.current_epoch = self.current_epoch + 1 if epoch is None else epoch
         for group, lr in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
             group["lr"] = lr
