@@ -52,26 +52,42 @@ class Exponential(Distribution):
         return found
 
     def sample(self, sample_shape: Iterable[int] | None = ()) -> Tensor:
-        """Draw from the default generator, of shape sample_shape + batch_shape."""
+        """Draw from the default generator, of shape sample_shape + batch_shape.
+
+        >>> Exponential(2.0).sample((3,)).shape
+        (3,)
+        """
         drawn: Tensor = random.uniform(size=self._extended(sample_shape))
         found: Tensor = -F.log1p(-drawn) / self.rate
         return found
 
     def log_prob(self, value: Any) -> Tensor:
-        """Return log(rate) - rate * x; -inf below 0."""
+        """Return log(rate) - rate * x; -inf below 0.
+
+        >>> Exponential(1.0).log_prob(2.0).item()
+        -2.0
+        """
         (value,) = parameters("log_prob", value)
         inside = F.log(self.rate) - self.rate * value
         found: Tensor = F.where(value < 0, F.full_like(inside, -math.inf), inside)
         return found
 
     def cdf(self, value: Any) -> Tensor:
-        """Return 1 - exp(-rate * x); 0 below 0."""
+        """Return 1 - exp(-rate * x); 0 below 0.
+
+        >>> round(Exponential(1.0).cdf(math.log(2.0)).item(), 6)
+        0.5
+        """
         (value,) = parameters("cdf", value)
         found: Tensor = -F.expm1(-self.rate * F.maximum(value, 0.0))
         return found
 
     def icdf(self, value: Any) -> Tensor:
-        """Return -log(1 - p) / rate."""
+        """Return -log(1 - p) / rate.
+
+        >>> Exponential(2.0).icdf(0.0).item() == 0.0
+        True
+        """
         (value,) = parameters("icdf", value)
         found: Tensor = -F.log1p(-value) / self.rate
         return found

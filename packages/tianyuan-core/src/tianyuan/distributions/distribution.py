@@ -58,6 +58,10 @@ class Distribution:
 
         Raises:
             ShapeError: where it does not broadcast.
+
+        >>> from tianyuan.distributions import Uniform
+        >>> Uniform(0.0, 1.0).expand((2, 3)).batch_shape
+        (2, 3)
         """
         wanted = shapes_of("expand", batch_shape)
         made = copy(self) if _instance is None else _instance
@@ -84,19 +88,40 @@ class Distribution:
         return F.sqrt(self.variance)
 
     def sample(self, sample_shape: Iterable[int] | None = ()) -> Tensor:
-        """Draw events, of shape sample_shape + batch_shape + event_shape."""
+        """Draw events, of shape sample_shape + batch_shape + event_shape.
+
+        >>> from tianyuan.distributions import Uniform
+        >>> drawn = Uniform(1.0, 5.0).sample((100,)).numpy()
+        >>> bool((drawn >= 1).all() and (drawn < 5).all())
+        True
+        """
         self._lacks("sample")
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the logarithm of the density, or of the probability, at a value."""
+        """Return the logarithm of the density, or of the probability, at a value.
+
+        >>> from tianyuan.distributions import Uniform
+        >>> Uniform(0.0, 1.0).log_prob(0.5).item()
+        0.0
+        """
         self._lacks("log_prob")
 
     def cdf(self, value: Tensor) -> Tensor:
-        """Return the probability of events up to a value."""
+        """Return the probability of events up to a value.
+
+        >>> from tianyuan.distributions import Uniform
+        >>> Uniform(1.0, 5.0).cdf(2.0).item()
+        0.25
+        """
         self._lacks("cdf")
 
     def icdf(self, value: Tensor) -> Tensor:
-        """Return the value up to which events have a probability."""
+        """Return the value up to which events have a probability.
+
+        >>> from tianyuan.distributions import Uniform
+        >>> Uniform(1.0, 5.0).icdf(0.25).item()
+        2.0
+        """
         self._lacks("icdf")
 
     def _lacks(self, what: str) -> NoReturn:

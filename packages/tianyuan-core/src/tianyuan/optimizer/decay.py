@@ -48,16 +48,36 @@ class MultiStepLR(LRScheduler):
         super().__init__(optimizer, current_epoch)
 
     def get_lr(self) -> list[float]:
-        """Return base_lr * gamma^(milestones passed) for each group."""
+        """Return base_lr * gamma^(milestones passed) for each group.
+
+        >>> from tianyuan import Parameter
+        >>> from tianyuan.optimizer import SGD
+        >>> MultiStepLR(SGD(Parameter([1.0]), lr=0.5), [2, 3]).get_lr()
+        [0.5]
+        """
         factor = self.gamma ** bisect_right(self.milestones, self.current_epoch)
         return [base * factor for base in self.base_lrs]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the schedule needs to go on."""
+        """Return what the schedule needs to go on.
+
+        >>> from tianyuan import Parameter
+        >>> from tianyuan.optimizer import SGD
+        >>> MultiStepLR(SGD(Parameter([1.0]), lr=0.5), [2, 3]).state_dict()["milestones"]
+        [2, 3]
+        """
         return super().state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what ``state_dict`` returned; StateDictError where names differ."""
+        """Take over what ``state_dict`` returned; StateDictError where names differ.
+
+        >>> from tianyuan import Parameter
+        >>> from tianyuan.optimizer import SGD
+        >>> schedule = MultiStepLR(SGD(Parameter([1.0]), lr=0.5), [2, 3])
+        >>> schedule.load_state_dict({**schedule.state_dict(), "milestones": [7]})
+        >>> schedule.milestones
+        [7]
+        """
         super().load_state_dict(state_dict)
 
 

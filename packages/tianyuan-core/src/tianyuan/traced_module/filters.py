@@ -26,11 +26,25 @@ class BaseFilter:
         return iter(self._items)
 
     def as_list(self) -> list[Any]:
-        """Return all that was found."""
+        """Return all that was found.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> graph = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0])).graph
+        >>> graph.nodes().type(M.ReLU).as_list()
+        [_0]
+        """
         return list(self)
 
     def as_dict(self) -> dict[int, Any]:
-        """Return all that was found by its number."""
+        """Return all that was found by its number.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> graph = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0])).graph
+        >>> graph.nodes().type(M.ReLU).as_dict()
+        {2: _0}
+        """
         return {item._id: item for item in self}
 
     def as_unique(self) -> Any:
@@ -38,6 +52,12 @@ class BaseFilter:
 
         Raises:
             GraphError: where there is none or several.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> graph = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0])).graph
+        >>> graph.nodes().type(M.ReLU).as_unique()
+        _0
         """
         found = self.as_list()
         if len(found) != 1:
@@ -45,7 +65,14 @@ class BaseFilter:
         return found[0]
 
     def as_count(self) -> int:
-        """Return how many were found."""
+        """Return how many were found.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> graph = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0])).graph
+        >>> graph.nodes().as_count()
+        4
+        """
         return sum(1 for _ in self)
 
 
@@ -64,15 +91,36 @@ class ExprFilter(BaseFilter):
     """
 
     def call_function(self, func: Callable[..., Any] | None) -> ExprFilterCallFunction:
-        """Keep calls of a function, or of any."""
+        """Keep calls of a function, or of any.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> graph = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0])).graph
+        >>> graph.exprs().call_function(None).as_count()
+        0
+        """
         return ExprFilterCallFunction(self, func)
 
     def call_method(self, method: str | None) -> ExprFilterCallMethod:
-        """Keep calls of a tensor's method, or of modules (``__call__``), or of any."""
+        """Keep calls of a tensor's method, or of modules (``__call__``), or of any.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> graph = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0])).graph
+        >>> graph.exprs().call_method("__call__").as_count()
+        1
+        """
         return ExprFilterCallMethod(self, method)
 
     def expr_id(self, expr_id: int | Sequence[int]) -> ExprFilterExprId:
-        """Keep expressions of given numbers."""
+        """Keep expressions of given numbers.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> graph = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0])).graph
+        >>> graph.exprs().expr_id([2, 3]).as_count()
+        2
+        """
         return ExprFilterExprId(self, expr_id)
 
 
@@ -91,15 +139,36 @@ class NodeFilter(BaseFilter):
     """
 
     def type(self, owner_type: Any) -> NodeFilterType:
-        """Keep nodes of a class, or of modules of a class."""
+        """Keep nodes of a class, or of modules of a class.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> graph = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0])).graph
+        >>> graph.nodes().type(M.ReLU).as_list()
+        [_0]
+        """
         return NodeFilterType(self, owner_type)
 
     def node_id(self, node_id: int | Sequence[int]) -> NodeFilterNodeId:
-        """Keep nodes of given numbers."""
+        """Keep nodes of given numbers.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> graph = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0])).graph
+        >>> graph.nodes().node_id(1).as_list()
+        [inputs]
+        """
         return NodeFilterNodeId(self, node_id)
 
     def name(self, name: str, ignorecase: bool = True) -> NodeFilterName:
-        """Keep nodes whose name or qualified name fits a pattern with ``*`` and ``?``."""
+        """Keep nodes whose name or qualified name fits a pattern with ``*`` and ``?``.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> graph = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0])).graph
+        >>> graph.nodes().name("in*").as_list()
+        [inputs]
+        """
         return NodeFilterName(self, name, ignorecase)
 
 

@@ -122,45 +122,101 @@ class InternalGraph:
                     yield node
 
     def exprs(self, recursive: bool = True) -> ExprFilter:
-        """Select the expressions, with those of called graphs if ``recursive``."""
+        """Select the expressions, with those of called graphs if ``recursive``.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> graph = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0])).graph
+        >>> graph.exprs().as_list()[1].outputs
+        [_0_out]
+        """
         return ExprFilter(list(self._walk(recursive)))
 
     def nodes(self, recursive: bool = True) -> NodeFilter:
-        """Select the nodes, with those of called graphs if ``recursive``."""
+        """Select the nodes, with those of called graphs if ``recursive``.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> graph = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0])).graph
+        >>> graph.nodes().as_list()
+        [self, inputs, _0, _0_out]
+        """
         return NodeFilter(list(self._walk_nodes(recursive)))
 
     def get_function_by_type(
         self, func: Callable[..., Any] | None = None, recursive: bool = True
     ) -> ExprFilterCallFunction:
-        """Select calls of a function, or of any."""
+        """Select calls of a function, or of any.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> graph = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0])).graph
+        >>> graph.get_function_by_type().as_count()
+        0
+        """
         return self.exprs(recursive).call_function(func)
 
     def get_method_by_type(
         self, method: str | None = None, recursive: bool = True
     ) -> ExprFilterCallMethod:
-        """Select calls of a method, or of any; modules are called by ``__call__``."""
+        """Select calls of a method, or of any; modules are called by ``__call__``.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> graph = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0])).graph
+        >>> graph.get_method_by_type("__call__").as_unique().outputs
+        [_0_out]
+        """
         return self.exprs(recursive).call_method(method)
 
     def get_expr_by_id(
         self, expr_id: int | Sequence[int] | None = None, recursive: bool = True
     ) -> ExprFilterExprId:
-        """Select expressions of given numbers."""
+        """Select expressions of given numbers.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> graph = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0])).graph
+        >>> graph.get_expr_by_id(3).as_unique().outputs
+        [_0_out]
+        """
         return self.exprs(recursive).expr_id(() if expr_id is None else expr_id)
 
     def get_module_by_type(self, module_cls: Any, recursive: bool = True) -> NodeFilterType:
-        """Select nodes of modules of a class."""
+        """Select nodes of modules of a class.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> graph = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0])).graph
+        >>> graph.get_module_by_type(M.ReLU).as_list()
+        [_0]
+        """
         return self.nodes(recursive).type(module_cls)
 
     def get_node_by_id(
         self, node_id: int | Sequence[int] | None = None, recursive: bool = True
     ) -> NodeFilterNodeId:
-        """Select nodes of given numbers."""
+        """Select nodes of given numbers.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> graph = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0])).graph
+        >>> graph.get_node_by_id([0, 3]).as_list()
+        [self, _0_out]
+        """
         return self.nodes(recursive).node_id(() if node_id is None else node_id)
 
     def get_node_by_name(
         self, name: str | None = None, ignorecase: bool = True, recursive: bool = True
     ) -> NodeFilterName:
-        """Select nodes whose name or qualified name fits a pattern with ``*`` and ``?``."""
+        """Select nodes whose name or qualified name fits a pattern with ``*`` and ``?``.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> graph = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0])).graph
+        >>> graph.get_node_by_name("*_OUT").as_list()
+        [_0_out]
+        """
         return self.nodes(recursive).name("*" if name is None else name, ignorecase)
 
     def get_dep_exprs(self, nodes: Node | Sequence[Node]) -> list[Expr]:
@@ -168,6 +224,12 @@ class InternalGraph:
 
         Raises:
             GraphError: where a node belongs to another graph.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> graph = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0])).graph
+        >>> len(graph.get_dep_exprs(graph.outputs))
+        2
         """
         pending = [nodes] if isinstance(nodes, Node) else list(nodes)
         for node in pending:
@@ -187,6 +249,12 @@ class InternalGraph:
 
         Raises:
             GraphError: where the count of values is wrong, or a node is read that nothing makes.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> graph = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0])).graph
+        >>> graph.interpret(M.Sequential(M.Sigmoid()), ty.Tensor([0.0]))[0].tolist()
+        [0.5]
         """
         if len(inputs) != len(self._inputs):
             raise GraphError(
@@ -216,7 +284,14 @@ class InternalGraph:
         return [values[node] for node in self._outputs]
 
     def eval(self, *inputs: Tensor) -> list[Any]:
-        """Run the graph on values of its inputs without the module; return the outputs."""
+        """Run the graph on values of its inputs without the module; return the outputs.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> graph = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0])).graph
+        >>> graph.eval(ty.Tensor([-1.0, 2.0]))[0].tolist()
+        [0.0, 2.0]
+        """
         return self.interpret(self._module, *inputs)
 
     def _touch(self) -> None:
@@ -278,6 +353,15 @@ class InternalGraph:
         Raises:
             GraphError: where ``expr`` is not in the graph, or stands before something that is
                 read; the graph is then unchanged.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> graph = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0])).graph
+        >>> with graph.insert_exprs():
+        ...     tripled = graph.outputs[0] * 3
+        >>> graph.reset_outputs(tripled)
+        >>> graph.eval(ty.Tensor([-1.0, 2.0]))[0].tolist()
+        [0.0, 6.0]
         """
         return editing.insertion(self, expr)
 
@@ -288,11 +372,27 @@ class InternalGraph:
 
         Raises:
             GraphError: where a node belongs to another graph or is of another kind.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> graph = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0])).graph
+        >>> graph.replace_node({graph.outputs[0]: graph.inputs[1]})
+        >>> graph.eval(ty.Tensor([-1.0, 2.0]))[0].tolist()
+        [-1.0, 2.0]
         """
         editing.replace_node(self, repl_dict)
 
     def compile(self) -> None:
-        """Drop every expression whose outputs nothing reads, in called graphs too."""
+        """Drop every expression whose outputs nothing reads, in called graphs too.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> graph = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0])).graph
+        >>> graph.reset_outputs(graph.inputs[1])
+        >>> graph.compile()
+        >>> graph.exprs().as_count()
+        0
+        """
         editing.drop_dead(self)
 
     def add_input_node(
@@ -302,6 +402,12 @@ class InternalGraph:
 
         Raises:
             GraphError: where the graph is called by another.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> graph = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0])).graph
+        >>> graph.add_input_node((1,), name="bias"), graph.inputs
+        (bias, [self, inputs, bias])
         """
         return editing.add_input(self, tuple(shape), dtype, name)
 
@@ -310,6 +416,13 @@ class InternalGraph:
 
         Raises:
             GraphError: where the node belongs to another graph, or the graph is called by another.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> graph = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0])).graph
+        >>> graph.add_output_node(graph.inputs[1])
+        >>> [value.item() for value in graph.eval(ty.Tensor([-1.0]))]
+        [0.0, -1.0]
         """
         editing.add_output(self, node)
 
@@ -320,6 +433,15 @@ class InternalGraph:
 
         Raises:
             GraphError: where the graph is called by another.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> graph = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0])).graph
+        >>> [old] = graph.inputs[1:]
+        >>> [new] = graph.reset_inputs(ty.Tensor([1.0, 2.0]))
+        >>> graph.replace_node({old: new})
+        >>> graph.inputs[1].shape
+        (2,)
         """
         return editing.reset_inputs(self, args, kwargs)
 
@@ -328,6 +450,13 @@ class InternalGraph:
 
         Raises:
             GraphError: where a node belongs to another graph, or the graph is called by another.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> graph = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0])).graph
+        >>> graph.reset_outputs({"y": graph.outputs[0]})
+        >>> graph.outputs
+        [_0_out]
         """
         editing.reset_outputs(self, outputs)
 

@@ -157,11 +157,27 @@ class TracedModule(Module):
 
         Raises:
             GraphError: where a node is not of this module.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> traced = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0]))
+        >>> traced.set_watch_points(traced.graph.outputs)
+        >>> _ = traced(ty.Tensor([5.0]))
+        >>> [value.item() for value in traced.watch_node_value.values()]
+        [5.0]
         """
         self.watch_points = self._points(nodes, "set_watch_points")
 
     def clear_watch_points(self) -> None:
-        """Keep no values any more."""
+        """Keep no values any more.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> traced = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0]))
+        >>> traced.clear_watch_points()
+        >>> traced.watch_node_value
+        {}
+        """
         self.watch_points = []
         self._watching.values = {}
 
@@ -175,12 +191,28 @@ class TracedModule(Module):
 
         Raises:
             GraphError: where a node is not of this module.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> traced = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0]))
+        >>> traced.set_end_points(traced.graph.inputs[1])
+        >>> [value.item() for value in traced(ty.Tensor([-5.0]))]
+        [-5.0]
         """
         self.end_points = self._points(nodes, "set_end_points")
         vars(self)["_structure"] = self._structure + 1
 
     def clear_end_points(self) -> None:
-        """Run to the end again."""
+        """Run to the end again.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> traced = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0]))
+        >>> traced.set_end_points(traced.graph.inputs[1])
+        >>> traced.clear_end_points()
+        >>> traced(ty.Tensor([-5.0])).item()
+        0.0
+        """
         self.end_points = []
         vars(self)["_structure"] = self._structure + 1
 
@@ -191,6 +223,12 @@ class TracedModule(Module):
 
         Raises:
             GraphError: where the module has not one graph.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> traced = trace_module(M.Sequential(M.ReLU()), ty.Tensor([1.0]))
+        >>> traced.flatten()(ty.Tensor([-1.0, 2.0])).tolist()
+        [0.0, 2.0]
         """
         from .flattening import flattened
 

@@ -41,6 +41,10 @@ class NameSpace:
         Args:
             name: what it is made from; what cannot stand in an identifier becomes ``_``.
             node: what the name stands for.
+
+        >>> names = NameSpace("net", "net")
+        >>> names.create_unique_name("conv"), names.create_unique_name("conv")
+        ('conv', 'conv_1')
         """
         base = re.sub(r"\W|^(?=\d)", "_", name) or "value"
         candidate, count = base, 1
@@ -65,7 +69,14 @@ class NameSpace:
             del self._objects[name]
 
     def merge(self, other: NameSpace) -> None:
-        """Take all names of another name space that are not taken yet."""
+        """Take all names of another name space that are not taken yet.
+
+        >>> first, second = NameSpace("a", "a"), NameSpace("b", "b")
+        >>> _ = second.create_unique_name("conv")
+        >>> first.merge(second)
+        >>> list(first.used_names)
+        ['conv']
+        """
         for name, held in other._objects.items():
             self._objects.setdefault(name, held)
 

@@ -119,17 +119,55 @@ class Expr:
         return self._top_graph
 
     def disable_remove(self) -> None:
-        """Keep the expression in ``compile`` even where nothing reads its outputs."""
+        """Keep the expression in ``compile`` even where nothing reads its outputs.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> class Net(M.Module):
+        ...     def forward(self, x):
+        ...         return (x + 1).sum()
+        >>> traced = trace_module(Net(), ty.Tensor([1.0, 2.0]))
+        >>> add, total = traced.graph.exprs()
+        >>> traced.graph.reset_outputs(add.outputs[0])
+        >>> total.disable_remove(); traced.graph.compile()
+        >>> traced.graph.exprs().as_count()
+        2
+        """
         self._disable_remove = True
 
     def enable_remove(self) -> None:
-        """Let ``compile`` drop the expression where nothing reads its outputs."""
+        """Let ``compile`` drop the expression where nothing reads its outputs.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> class Net(M.Module):
+        ...     def forward(self, x):
+        ...         return (x + 1).sum()
+        >>> traced = trace_module(Net(), ty.Tensor([1.0, 2.0]))
+        >>> add, total = traced.graph.exprs()
+        >>> traced.graph.reset_outputs(add.outputs[0])
+        >>> total.enable_remove(); traced.graph.compile()
+        >>> traced.graph.exprs().as_count()
+        1
+        """
         self._disable_remove = False
 
     # Arguments.
 
     def add_inputs(self, vals: Any) -> None:
-        """Append values or nodes to the positional arguments."""
+        """Append values or nodes to the positional arguments.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> class Net(M.Module):
+        ...     def forward(self, x):
+        ...         return (x + 1).sum()
+        >>> traced = trace_module(Net(), ty.Tensor([1.0, 2.0]))
+        >>> add, total = traced.graph.exprs()
+        >>> total.add_inputs(0)
+        >>> total.args[1:]
+        (0,)
+        """
         added = tuple(vals) if isinstance(vals, (list, tuple)) else (vals,)
         self.set_args_kwargs(*self.args, *added, **self.kwargs)
 
@@ -138,6 +176,17 @@ class Expr:
 
         Raises:
             GraphError: where a node belongs to another graph.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> class Net(M.Module):
+        ...     def forward(self, x):
+        ...         return (x + 1).sum()
+        >>> traced = trace_module(Net(), ty.Tensor([1.0, 2.0]))
+        >>> add, total = traced.graph.exprs()
+        >>> total.set_args_kwargs(add.outputs[0], axis=0, keepdims=True)
+        >>> traced(ty.Tensor([1.0, 2.0])).tolist()
+        [5.0]
         """
         leaves, treedef = tree_flatten(tree_map(names.unreported, (args, kwargs)))
         inputs: list[Node] = []
@@ -187,6 +236,17 @@ class Expr:
 
         Raises:
             GraphError: where there is no such argument.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> class Net(M.Module):
+        ...     def forward(self, x):
+        ...         return (x + 1).sum()
+        >>> traced = trace_module(Net(), ty.Tensor([1.0, 2.0]))
+        >>> add, total = traced.graph.exprs()
+        >>> add.set_arg(1, 10)
+        >>> traced(ty.Tensor([1.0, 2.0])).item()
+        23.0
         """
         args, kwargs = list(self.args), dict(self.kwargs)
         if isinstance(name, int):
@@ -219,7 +279,18 @@ class Expr:
         return filled
 
     def unflatten_args(self, inputs: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return positional and keyword arguments, given a value for each input."""
+        """Return positional and keyword arguments, given a value for each input.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> class Net(M.Module):
+        ...     def forward(self, x):
+        ...         return (x + 1).sum()
+        >>> traced = trace_module(Net(), ty.Tensor([1.0, 2.0]))
+        >>> add, total = traced.graph.exprs()
+        >>> add.unflatten_args([5])
+        ((5, 1), {})
+        """
         return self._filled(list(inputs))
 
     @property
@@ -260,6 +331,17 @@ class Expr:
         Raises:
             GraphError: where a node is not read, or its replacement is of another kind, of
                 another graph or made later.
+
+        >>> import tianyuan as ty, tianyuan.module as M
+        >>> from tianyuan.traced_module import trace_module
+        >>> class Net(M.Module):
+        ...     def forward(self, x):
+        ...         return (x + 1).sum()
+        >>> traced = trace_module(Net(), ty.Tensor([1.0, 2.0]))
+        >>> add, total = traced.graph.exprs()
+        >>> total.replace_inputs({add.outputs[0]: traced.graph.inputs[1]})
+        >>> traced(ty.Tensor([1.0, 2.0])).item()
+        3.0
         """
         for old, new in repl_dict.items():
             if old not in self.inputs:

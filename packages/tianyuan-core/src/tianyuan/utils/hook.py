@@ -31,5 +31,12 @@ class HookHandler:
         source_dict[self.hook_num] = hook
 
     def remove(self) -> None:
-        """Take the hook back; a second call does nothing."""
+        """Take the hook back; a second call does nothing.
+
+        >>> hooks = {}
+        >>> handler = HookHandler(hooks, print)
+        >>> handler.remove(); handler.remove()
+        >>> hooks
+        {}
+        """
         self._hooks.pop(self.hook_num, None)
