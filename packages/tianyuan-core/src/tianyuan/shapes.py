@@ -305,7 +305,8 @@ def normalize_axes(op: str, axis: int | Sequence[int] | None, rank: int) -> Shap
     """
     if axis is None:
         return tuple(range(rank))
-    given = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
+    axis = axis.tolist() if hasattr(axis, "tolist") else axis
+    given = tuple(axis) if isinstance(axis, Iterable) else (axis,)
     axes = sorted(normalize_axis(op, a, rank) for a in given)
     if len(set(axes)) != len(axes):
         raise AttrError(f"{op}: an axis stands twice, got {given}")

@@ -76,3 +76,48 @@ def test_messages_name_the_function_that_was_called() -> None:
         F.nn.cross_entropy(T(A), T([0.0, 1.0, 2.0]))
     with pytest.raises(AttrError, match="got 1.0, expected 0 <= p < 1"):
         F.dropout(T(A), 1.0)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int64", "uint32"])
+def test_positions_of_every_integer_dtype(dtype: str) -> None:
+    rows, each = np.array([2, 0, 1]), np.array([[0], [3], [1]])
+    given = T(rows, dtype=dtype)
+    np.testing.assert_array_equal(F.embedding(given, T(A)).numpy(), A[rows])
+    picked = np.take_along_axis(A, each, 1)
+    np.testing.assert_array_equal(F.gather(T(A), 1, T(each, dtype=dtype)).numpy(), picked)
+    put = A.copy()
+    np.put_along_axis(put, each, 9.0, 1)
+    ours = F.scatter(T(A), 1, T(each, dtype=dtype), T(np.full((3, 1), 9.0)))
+    np.testing.assert_array_equal(ours.numpy(), put)
+    np.testing.assert_array_equal(F.indexing_one_hot(T(A), given).numpy(), A[range(3), rows])
+    wanted = (np.log(np.exp(A).sum(1)) - A[range(3), rows]).mean()
+    np.testing.assert_allclose(F.nn.cross_entropy(T(A), given).numpy(), wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("wrap", [T, np.array, np.int64])
+def test_counts_and_axes_as_tensors_arrays_and_numpy_scalars(wrap: object) -> None:
+    one, two = wrap(1), wrap(2)
+    same = np.testing.assert_array_equal
+    same(F.expand_dims(T(A), one).numpy(), A[:, None])
+    same(F.squeeze(T(A[:, None]), one).numpy(), A)
+    same(F.roll(T(A), two, one).numpy(), np.roll(A, 2, 1))
+    same(F.tile(T(A), two).numpy(), np.tile(A, 2))
+    same(F.repeat(T(A), two, one).numpy(), A.repeat(2, 1))
+    same(F.split(T(A), two, one)[1].numpy(), A[:, 2:])
+    same(F.sum(T(A), one).numpy(), A.sum(1))
+    same(
+        F.max_pool2d(T(A[None, None, :2]), two).numpy()[0, 0], [[A[:2, :2].max(), A[:2, 2:].max()]]
+    )
+    assert F.vision.interpolate(T(A[None]), two, mode="linear").shape == (1, 3, 2)
+    assert F.vision.interpolate(T(A[None, None]), scale_factor=two).shape == (1, 1, 6, 8)
+    assert F.adaptive_avg_pool2d(T(A[None, None]), two).shape == (1, 1, 2, 2)
+
+
+def test_sizes_as_tensors_and_arrays() -> None:
+    image = T(A[None, None])
+    for size in (T([2, 5]), np.array([2, 5])):
+        assert F.vision.interpolate(image, size).shape == (1, 1, 2, 5)
+        assert F.adaptive_max_pool2d(image, size).shape == (1, 1, 2, 5)
+        assert F.vision.warp_perspective(image, T(np.eye(3)[None]), size).shape == (1, 1, 2, 5)
+    np.testing.assert_array_equal(F.sum(T(A), np.array([0, 1])).numpy(), A.sum())
+    np.testing.assert_array_equal(F.sum(T(A), range(2)).numpy(), A.sum())

@@ -95,12 +95,37 @@ def same_dtype(op: str, *values: Tensor) -> list[Tensor]:
     return [cast(Tensor, value.cast(want)) for value in values]
 
 
+def numbers_of(value: Any) -> Any:
+    """Return what a tensor, an array or a numpy scalar holds as numbers; others as they are."""
+    if isinstance(value, Operand):
+        value = value.numpy()  # type: ignore[attr-defined]
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
+
+
+def positions(op: str, value: Any, what: str = "index") -> Tensor:
+    """Return integer positions in a dtype that picking ops take.
+
+    Raises:
+        DTypeError: where they are no tensor of integers.
+    """
+    found = tensor(op, value, what)
+    if found.dtype.kind not in "iu":
+        raise DTypeError(
+            f"{op}: {what} must be an integer, got {found.dtype.name}, expected an integer dtype"
+        )
+    if found.dtype.name in ("int32", "int64"):
+        return found
+    wide = "int64" if found.dtype.name in ("uint32", "uint64") else "int32"
+    return cast(Tensor, found.cast(wide))
+
+
 def pair(op: str, what: str, value: Any, least: int = 0) -> tuple[int, int]:
     """Turn an int or two ints into (height, width).
 
     Raises:
         AttrError: where it is neither, or one is smaller than ``least``.
     """
+    value = numbers_of(value)
     items = list(value) if isinstance(value, (tuple, list)) else [value, value]
     ok = len(items) == 2 and all(_is_int(item) for item in items)
     if not ok or any(int(item) < least for item in items):

@@ -9,7 +9,7 @@ from ..errors import AttrError, ShapeError
 from ..imperative.precision import beside
 from ..imperative.tensor import Tensor
 from ..ops.operand import binary
-from .arguments import choice, floating, pair, run, same_dtype, tensor
+from .arguments import choice, floating, numbers_of, pair, run, same_dtype, tensor
 from .joining import cut
 
 __all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose2d", "linear"]
@@ -310,6 +310,7 @@ def triple(op: str, what: str, value: Any, least: int) -> tuple[int, int, int]:
     Raises:
         AttrError: where it is neither, or one is smaller than ``least``.
     """
+    value = numbers_of(value)
     items = tuple(value) if isinstance(value, (tuple, list)) else (value,) * 3
     if len(items) != 3 or any(not isinstance(i, int) or int(i) < least for i in items):
         raise AttrError(

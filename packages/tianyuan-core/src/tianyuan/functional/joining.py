@@ -12,7 +12,17 @@ from .. import shapes
 from ..errors import AttrError, ShapeError
 from ..imperative.tensor import Tensor
 from ..ops.operand import Operand
-from .arguments import as_int, choice, run, same_dtype, same_shape, shape_of, tensor, tensors
+from .arguments import (
+    as_int,
+    choice,
+    numbers_of,
+    run,
+    same_dtype,
+    same_shape,
+    shape_of,
+    tensor,
+    tensors,
+)
 from .movement import expand_dims
 
 
@@ -66,15 +76,16 @@ def split(inp: Tensor, nsplits_or_sections: int | Sequence[int], axis: int = 0) 
     """
     axis = shapes.normalize_axis("split", axis, tensor("split", inp).ndim)
     extent = inp.shape[axis]
-    if isinstance(nsplits_or_sections, int):
-        count = nsplits_or_sections
+    sections = numbers_of(nsplits_or_sections)
+    if isinstance(sections, int):
+        count = sections
         if count < 1 or int(extent) % count:
             raise ShapeError(
                 f"split: extent cannot be cut equally, got {int(extent)} into {count} parts"
             )
         bounds: list[int] = [extent // count * i for i in range(count)] + [extent]
     else:
-        bounds = [0, *(as_int(index) for index in nsplits_or_sections), extent]
+        bounds = [0, *(as_int(index) for index in sections), extent]
         if any(int(a) > int(b) or int(a) < 0 for a, b in pairwise(bounds)):
             raise AttrError(
                 f"split: indices must rise, got {tuple(map(int, bounds[1:-1]))}, "
@@ -140,6 +151,7 @@ def tile(inp: Tensor, reps: int | Iterable[int]) -> Tensor:
     >>> tile(Tensor([1, 2]), 2).tolist()
     [1, 2, 1, 2]
     """
+    reps = numbers_of(reps)
     counts = [as_int(r) for r in (reps if isinstance(reps, Iterable) else (reps,))]
     if any(int(count) < 0 for count in counts):
         raise AttrError(f"tile: a count is negative, got {tuple(counts)}")
@@ -170,6 +182,7 @@ def roll(
     if axis is None:
         flat = run("reshape", inp, shape=(shapes.volume(shape),))
         return run("reshape", roll(flat, shift, 0), shape=shape)
+    shift, axis = numbers_of(shift), numbers_of(axis)
     shifts = list(shift) if isinstance(shift, Iterable) else [shift]
     axes = list(axis) if isinstance(axis, Iterable) else [axis]
     shifts = shifts * len(axes) if len(shifts) == 1 else shifts

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any
 
 from .. import shapes
 from ..errors import AttrError, DTypeError, ShapeError
 from ..imperative import generator
 from ..imperative.tensor import Tensor
 from . import elemwise
-from .arguments import accepts_keepdim, choice, floating, pair, run, tensor
+from .arguments import accepts_keepdim, choice, floating, pair, positions, run, tensor
 from .joining import stack
 
 __all__ = [
@@ -62,13 +62,12 @@ def embedding(
     """
     if padding_idx is not None or max_norm is not None or norm_type is not None:
         raise AttrError("embedding: padding_idx, max_norm and norm_type must be None")
-    if tensor("embedding", inp).dtype.kind not in "iu":
-        raise DTypeError(f"embedding: indices must be integers, got {inp.dtype.name}")
+    rows = positions("embedding", inp, "input")
     if tensor("embedding", weight, "weight").ndim != 2:
         raise ShapeError(
             f"embedding: weight must be a matrix, got {shapes.format_shape(weight.shape)}"
         )
-    return run("take", weight, inp, axis=0)
+    return run("take", weight, rows, axis=0)
 
 
 def one_hot(inp: Tensor, num_classes: int) -> Tensor:
@@ -109,12 +108,9 @@ def indexing_one_hot(src: Tensor, index: Tensor, axis: int = 1, keepdims: bool =
             f"{op}: index does not fit, got {shapes.format_shape(index.shape)}, "
             f"expected {shapes.format_shape(rest)}"
         )
-    if index.dtype.kind not in "iu":
-        raise DTypeError(
-            f"{op}: index must be an integer, got {index.dtype.name}, expected an integer dtype"
-        )
-    index = index if index.dtype.name in ("int32", "int64") else cast(Tensor, index.cast("int32"))
-    wide = run("reshape", index, shape=(*src.shape[:where], 1, *src.shape[where + 1 :]))
+    wide = run(
+        "reshape", positions(op, index), shape=(*src.shape[:where], 1, *src.shape[where + 1 :])
+    )
     picked = run("gather", src, wide, axis=where)
     return picked if keepdims else run("reshape", picked, shape=rest)
 

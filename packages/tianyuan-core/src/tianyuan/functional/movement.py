@@ -8,7 +8,7 @@ from typing import Any
 from .. import shapes
 from ..errors import AttrError, ShapeError
 from ..imperative.tensor import Tensor
-from .arguments import run, shape_of, tensor
+from .arguments import numbers_of, run, shape_of, tensor
 
 
 def broadcast_to(inp: Tensor, shape: Any) -> Tensor:
@@ -141,6 +141,7 @@ def expand_dims(inp: Tensor, axis: int | Sequence[int]) -> Tensor:
     >>> expand_dims(Tensor([1, 2]), 1).tolist()
     [[1], [2]]
     """
+    axis = numbers_of(axis)
     given = tuple(axis) if isinstance(axis, Iterable) else (axis,)
     rank = tensor("expand_dims", inp).ndim + len(given)
     axes = shapes.normalize_axes("expand_dims", given, rank)

@@ -8,7 +8,7 @@ from .. import dtypes, shapes
 from ..errors import DTypeError, ShapeError
 from ..imperative.indexing import concrete
 from ..imperative.tensor import Tensor
-from .arguments import run, same_dtype, same_shape, scalar_kind, tensor, tensors
+from .arguments import positions, run, same_dtype, same_shape, scalar_kind, tensor, tensors
 
 
 def gather(inp: Tensor, axis: int, index: Tensor) -> Tensor:
@@ -20,7 +20,7 @@ def gather(inp: Tensor, axis: int, index: Tensor) -> Tensor:
     [[2], [3]]
     """
     axis = shapes.normalize_axis("gather", axis, tensor("gather", inp).ndim)
-    return run("gather", inp, tensor("gather", index, "index"), axis=axis)
+    return run("gather", inp, positions("gather", index), axis=axis)
 
 
 def scatter(inp: Tensor, axis: int, index: Tensor, source: Tensor) -> Tensor:
@@ -33,7 +33,7 @@ def scatter(inp: Tensor, axis: int, index: Tensor, source: Tensor) -> Tensor:
     """
     axis = shapes.normalize_axis("scatter", axis, tensor("scatter", inp).ndim)
     value = tensor("scatter", source, "source").cast(inp.dtype)
-    return run("scatter", inp, tensor("scatter", index, "index"), value, axis=axis)
+    return run("scatter", inp, positions("scatter", index), value, axis=axis)
 
 
 def where(mask: Tensor, x: Any = None, y: Any = None) -> Any:

@@ -6,7 +6,6 @@ from typing import Any, cast
 
 from ..errors import AttrError
 from ..imperative.tensor import Tensor
-from ..ops.operand import Operand
 from .arguments import choice, floating, pair, run, tensor
 
 __all__ = ["adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool2d", "max_pool2d"]
@@ -77,7 +76,7 @@ def avg_pool2d(
 
 
 def _target(op: str, oshp: Any) -> tuple[int, int]:
-    return pair(op, "oshp", oshp.numpy().tolist() if isinstance(oshp, Operand) else oshp, 1)  # type: ignore[attr-defined]
+    return pair(op, "oshp", oshp, 1)
 
 
 def adaptive_avg_pool2d(inp: Tensor, oshp: Any) -> Tensor:

@@ -13,7 +13,7 @@ from ..errors import KernelError, ShapeError
 from ..imperative.state import state
 from ..imperative.tensor import Tensor
 from . import elemwise
-from .arguments import choice, floating, pair, run, shape_of, tensor
+from .arguments import choice, floating, pair, run, tensor
 from .creation import arange
 from .linalg import matmul
 from .movement import broadcast_to, reshape, transpose
@@ -321,7 +321,7 @@ def _warped(
             f"{op}: counts differ, got {int(matrix.shape[0])} matrices for "
             f"{int(batch.shape[0])} images"
         )
-    height, width = pair(op, "out_shape", _plain(op, out_shape), 1)
+    height, width = pair(op, "out_shape", out_shape, 1)
     column = numbers(width, image, "float32")
     line = reshape(numbers(height, image, "float32"), (height, 1))
     grid = [
@@ -337,7 +337,3 @@ def _warped(
         image, batch, reshape(y, shape), reshape(x, shape), border_mode, border_val, interp_mode, op
     )
     return found if format == "NCHW" else transpose(found, (0, 2, 3, 1))
-
-
-def _plain(op: str, size: Any) -> Any:
-    return shape_of(op, size) if isinstance(size, Tensor) else size

@@ -10,7 +10,7 @@ import numpy as np
 from .. import shapes
 from ..errors import AttrError, ShapeError
 from ..imperative.tensor import Tensor
-from .arguments import choice, fixed, floating, pair, run, tensor
+from .arguments import choice, fixed, floating, numbers_of, pair, run, tensor
 from .color import cvt_color
 from .conv import triple
 from .matching import correlation
@@ -101,6 +101,7 @@ def _along(found: Tensor, matrix: Tensor, axis: int) -> Tensor:
 def _target(have: tuple[int, ...], size: Any, scale_factor: Any) -> tuple[int, ...]:
     if (size is None) == (scale_factor is None):
         raise AttrError("interpolate: expected exactly one of size and scale_factor")
+    size, scale_factor = numbers_of(size), numbers_of(scale_factor)
     if size is not None:
         if len(have) == 1:
             return pair("interpolate", "size", size if isinstance(size, int) else size[0], 1)[:1]
