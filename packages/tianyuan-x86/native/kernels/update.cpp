@@ -22,13 +22,14 @@ int sgd_update(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, c
   const bool moving = attrs->head.n_inputs > 3;
   const float *velocity = moving ? input(inputs, 3) : nullptr;
   float *new_p = output(outputs, 0), *new_velocity = moving ? output(outputs, 1) : nullptr;
-  const bool nesterov = attrs->nesterov != 0;
+  // Without decay, a parameter that is not finite must stay out of the velocity.
+  const bool nesterov = attrs->nesterov != 0, decays = attrs->weight_decay != 0;
   const vf lr = vset1(*input(inputs, 2)), decay = vset1((float)attrs->weight_decay);
   const vf momentum = vset1((float)attrs->momentum);
   ty_parallel(ctx, ty_count(inputs[0]), UPDATE_GRAIN, [&](int64_t begin, int64_t end, int32_t) {
     for_lanes(begin, end, [&](int64_t i, auto lanes) {
-      const vf param = lanes.load(p + i);
-      const vf grad = vfma(decay, param, lanes.load(g + i));
+      const vf param = lanes.load(p + i), given = lanes.load(g + i);
+      const vf grad = decays ? vfma(decay, param, given) : given;
       vf step = grad;
       if (moving) {
         const vf v = vfma(momentum, lanes.load(velocity + i), grad);
@@ -51,15 +52,16 @@ int adam_update(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, 
   float *new_p = output(outputs, 0), *new_m = output(outputs, 1), *new_v = output(outputs, 2);
   const vf lr = vset1((float)rate), eps = vset1((float)attrs->eps);
   const vf keep = vset1(attrs->decoupled ? (float)(1.0 - rate * attrs->weight_decay) : 1.0f);
-  const vf decay = vset1(attrs->decoupled ? 0.0f : (float)attrs->weight_decay);
+  const bool decays = !attrs->decoupled && attrs->weight_decay != 0;
+  const vf decay = vset1((float)attrs->weight_decay);
   const vf beta1 = vset1((float)attrs->beta1), rest1 = vset1((float)(1.0 - attrs->beta1));
   const vf beta2 = vset1((float)attrs->beta2), rest2 = vset1((float)(1.0 - attrs->beta2));
   const vf correction1 = vset1((float)(1.0 - pow(attrs->beta1, step)));
   const vf correction2 = vset1((float)(1.0 - pow(attrs->beta2, step)));
   ty_parallel(ctx, ty_count(inputs[0]), UPDATE_GRAIN, [&](int64_t begin, int64_t end, int32_t) {
     for_lanes(begin, end, [&](int64_t i, auto lanes) {
-      const vf old = lanes.load(p + i);
-      const vf grad = vfma(decay, old, lanes.load(g + i));
+      const vf old = lanes.load(p + i), given = lanes.load(g + i);
+      const vf grad = decays ? vfma(decay, old, given) : given;
       const vf first = vfma(rest1, grad, vmul(beta1, lanes.load(m + i)));
       const vf second = vfma(vmul(rest2, grad), grad, vmul(beta2, lanes.load(v + i)));
       const vf spread = vadd(vsqrt(vdiv(second, correction2)), eps);

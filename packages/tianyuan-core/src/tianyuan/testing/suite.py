@@ -24,6 +24,8 @@ from ..ops.attrs import Relayout
 from ..ops.reference import evaluate
 from .cases import Case, all_cases, cases_of, real, specs_of
 from .compare import difference
+from .proof import small_cases
+from .special import planted
 
 __all__ = [
     "pytest_generate_tests",
@@ -32,6 +34,7 @@ __all__ = [
     "test_inplace_is_safe",
     "test_kernel_agrees_with_reference",
     "test_kernel_handles_special_values",
+    "test_kernel_keeps_nan_in_place",
     "test_kernel_is_repeatable",
     "test_layout_round_trip",
     "test_refusals_say_why",
@@ -40,6 +43,9 @@ __all__ = [
 
 DEVICE = "cpu"
 _MANY_THREADS = 4
+
+# Families without floats of their own, and that which is checked on every special value.
+_NO_FLOATS = ("elementwise", "random", "creation", "quantized")
 
 # At minus infinity x * f(x) is 0 in the limit and NaN as a product; both are right.
 _PRODUCTS = ("silu", "gelu", "hswish")
@@ -53,6 +59,8 @@ def pytest_generate_tests(metafunc: Any) -> None:
         found = kernels_of(backend)
         if "special" in metafunc.function.__name__:
             found = [k for k in found if registry.get_op(k.op).family == "elementwise"]
+        if "nan" in metafunc.function.__name__:
+            found = [k for k in found if registry.get_op(k.op).family not in _NO_FLOATS]
         if "relayout" in metafunc.function.__name__:
             found = [k for k in found if k.op == "relayout"]
         if "inplace" in metafunc.function.__name__:
@@ -290,6 +298,26 @@ def test_kernel_handles_special_values(kernel: Kernel) -> None:
             got = [np.where(limit & (g == 0), want[0], g).astype(g.dtype) for g in got]
         wrong = difference(Case(case.op, (), case.attrs), got, want)
         assert wrong is None, f"{kernel.name} on {name}: {wrong}"
+
+
+def test_kernel_keeps_nan_in_place(kernel: Kernel) -> None:
+    """A NaN in the first input comes out where the reference has it, and nowhere else.
+
+    A kernel with a tolerance of its own computes tiles together, and may spread it within them.
+    """
+    if kernel.tolerance is not None or kernel.op == "relayout":
+        return
+    for case in small_cases(kernel.op, 12, floats=True):
+        arrays = case.arrays()
+        call = call_of(registry.get_op(case.op), case, arrays)
+        if not arrays[0].size or registry.refusal(kernel, call) is not None:
+            continue
+        arrays[0] = planted(arrays[0], (np.nan,))
+        with np.errstate(all="ignore"):
+            want = evaluate(registry.get_op(case.op), arrays, case.attrs)
+            got = run_case(kernel, call, arrays)
+        wrong = difference(case, got, want, kernel.tolerance)
+        assert wrong is None, f"{case}: {wrong}"
 
 
 def test_layout_round_trip(layout: str) -> None:
