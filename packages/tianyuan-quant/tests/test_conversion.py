@@ -355,6 +355,26 @@ def test_switches():
     assert isinstance(net.conv.act_fake_quant, Q.TQT)
 
 
+def test_reset_hands_calibrated_scales_on():
+    net, data = Q.quantize_qat(Stubs(), qconfig=Q.calibration_qconfig), tensor(2, 3, 4, 4)
+    Q.reset_qconfig(net, Q.calibration_qconfig)
+    Q.enable_observer(net)
+    net(data)
+    net.eval()
+    weight = net.conv.get_weight_qparams().scale.numpy()
+    result = net.conv.get_activation_qparams().scale.numpy()
+    Q.reset_qconfig(net, Q.passive_qconfig)
+    assert isinstance(net.conv.act_observer, Q.PassiveObserver)
+    np.testing.assert_array_equal(net.conv.get_weight_qparams().scale.numpy(), weight)
+    np.testing.assert_array_equal(net.conv.get_activation_qparams().scale.numpy(), result)
+    with Q.hide_fake_quant(net):
+        floats = net(data).numpy()
+    Q.apply_easy_quant(net, data)
+    np.testing.assert_allclose(net(data).numpy(), floats, atol=0.03 * np.abs(floats).max())
+    Q.reset_qconfig(net, Q.min_max_fakequant_qconfig)
+    assert isinstance(net.conv.act_observer, Q.MinMaxObserver)
+
+
 def test_easy_quant_finds_a_smaller_error():
     data = tensor(16, 6)
     net = M.Sequential(M.QuantStub(), M.Linear(6, 4), M.DequantStub())

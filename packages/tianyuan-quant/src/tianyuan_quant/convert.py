@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +13,8 @@ from tianyuan.module import Module
 
 from .config import QConfig, QConfigs, check_patterns, config_of, ema_fakequant_qconfig
 from .fuse import fuse, put
+from .observer import PassiveObserver
+from .params import QParams
 from .qat.module import QATModule
 from .registration import qat_classes, quantized_classes
 from .sites import Forward, Site, Sites, plan
@@ -286,6 +288,9 @@ def propagate_qconfig(module: Module, qconfig: QConfig) -> None:
 def reset_qconfig(module: Module, qconfig: QConfig, inplace: bool = True) -> Module:
     """Give every module in training form new observers and fake quantisers.
 
+    Scales that are known already, as after calibration, are handed to those new ones that can be
+    set: passive observers and learned scales of the same quantised dtype.
+
     >>> import tianyuan.module as M
     >>> net = quantize_qat(M.Sequential(M.QuantStub(), M.Linear(2, 2), M.DequantStub()))
     >>> from .config import lsq_qconfig
@@ -293,5 +298,27 @@ def reset_qconfig(module: Module, qconfig: QConfig, inplace: bool = True) -> Mod
     'LSQ'
     """
     net = module if inplace else copy.deepcopy(module)
-    propagate_qconfig(net, qconfig)
+    for part in _each(net):
+        weight = _known(part.host_weight, part.get_weight_qparams)
+        result = _known(part.host_activation, part.get_activation_qparams)
+        part.set_qconfig(qconfig)
+        _hand_on(weight, part.weight_observer, part.weight_fake_quant)
+        _hand_on(result, part.act_observer, part.act_fake_quant)
     return net
+
+
+def _known(check: Callable[[str], Any], read: Callable[[], QParams | None]) -> QParams | None:
+    try:
+        check("reset_qconfig")
+    except AttrError:  # nothing was seen yet, so there is nothing to hand on
+        return None
+    return read()
+
+
+def _hand_on(params: QParams | None, *targets: Any) -> None:
+    for target in targets:
+        if params is None or params.scale is None or not hasattr(target, "set_qparams"):
+            continue
+        one_scale = params.scale.size == 1 or isinstance(target, PassiveObserver)
+        if one_scale and params.dtype_meta == target.dtype:
+            target.set_qparams(params)
