@@ -290,7 +290,7 @@ def normalize_axis(op: str, axis: int, rank: int) -> int:
         AttrError: where it lies outside the rank.
     """
     if isinstance(axis, bool) or not hasattr(axis, "__index__"):
-        raise AttrError(f"{op}: axis must be an int, got {axis!r}")
+        raise AttrError(f"{op}: axis must be an int, got {axis!r}, expected an int")
     axis = axis.__index__()
     if not -rank <= axis < max(rank, 1) or (rank == 0 and axis not in (0, -1)):
         raise AttrError(f"{op}: axis is out of range, got {axis}, expected -{rank} to {rank - 1}")
@@ -309,5 +309,5 @@ def normalize_axes(op: str, axis: int | Sequence[int] | None, rank: int) -> Shap
     given = tuple(axis) if isinstance(axis, Iterable) else (axis,)
     axes = sorted(normalize_axis(op, a, rank) for a in given)
     if len(set(axes)) != len(axes):
-        raise AttrError(f"{op}: an axis stands twice, got {given}")
+        raise AttrError(f"{op}: an axis stands twice, got {given}, expected each axis once")
     return tuple(axes)

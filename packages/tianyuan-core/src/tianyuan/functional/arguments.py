@@ -36,7 +36,10 @@ def tensor(op: str, value: Any, what: str = "input") -> Tensor:
     """
     if isinstance(value, Operand):
         return cast(Tensor, value)
-    raise DTypeError(f"{op}: {what} must be a tensor, got {type(value).__name__}")
+    raise DTypeError(
+        f"{op}: {what} must be a tensor, got {type(value).__name__}, "
+        "expected a Tensor, an array or numbers"
+    )
 
 
 def tensors(op: str, *values: Any) -> list[Tensor]:

@@ -141,7 +141,10 @@ def rotary_embedding(
     extent = int(x.shape[-1])
     size = extent if rotary_dim is None else int(rotary_dim)
     if size % 2 or not 0 < size <= extent:
-        raise AttrError(f"{op}: rotary_dim must be even and in 2 to {extent}, got {size}")
+        raise AttrError(
+            f"{op}: rotary_dim must be even and in 2 to {extent}, got {size}, "
+            "expected an even extent that fits"
+        )
     place = arange(x.shape[-2], device=x.device) if positions is None else positions
     place = tensor(op, place, "positions").cast("float32")
     rates = elemwise.exp(

@@ -101,13 +101,14 @@ def plain_weight(op: str, weight: Tensor, groups: int, rank: int) -> Tensor:
         ShapeError: where the weight does not fit it.
     """
     if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1:
-        raise AttrError(f"{op}: groups must be a positive int, got {groups!r}")
+        raise AttrError(f"{op}: groups must be a positive int, got {groups!r}, expected 1 or more")
     shape = tensor(op, weight, "weight").shape
     if len(shape) == rank + 1:
         if int(shape[0]) != groups:
             raise ShapeError(
                 f"{op}: weight does not fit the groups, got shape {shapes.format_shape(shape)} "
-                f"for {groups} groups"
+                f"for {groups} groups, "
+                "expected a group axis or a divisible first axis"
             )
         return run("reshape", weight, shape=(shape[0] * shape[1], *shape[2:]))
     if len(shape) != rank:
@@ -278,7 +279,10 @@ def conv3d(
     x = run("pad", x, before=pads, after=pads, mode="constant", value=0.0)
     span = x.shape[2] - dilation[0] * (depth - 1) - 1
     if int(span) < 0:
-        raise ShapeError(f"conv3d: kernel is too deep, got {depth} for {int(x.shape[2])}")
+        raise ShapeError(
+            f"conv3d: kernel is too deep, got {depth} for {int(x.shape[2])}, "
+            "expected a kernel that fits"
+        )
     out = span // stride[0] + 1
     order = range(depth)[::-1] if conv_mode == "convolution" else range(depth)
     total = None

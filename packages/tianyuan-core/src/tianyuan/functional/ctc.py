@@ -61,7 +61,10 @@ def ctc_loss(
     path = _with_blanks(_padded(op, tensor(op, label, "label"), wanted, n), blank)
     logs = elemwise.log(elemwise.clip(scores, lower=_LEAST))
     if fixed(steps) == 0:
-        raise ShapeError(f"{op}: there are no time steps, got {shapes.format_shape(scores.shape)}")
+        raise ShapeError(
+            f"{op}: there are no time steps, got {shapes.format_shape(scores.shape)}, "
+            "expected at least one step"
+        )
     alpha = _recursion(logs, path, given, blank)
     last = run("gather", alpha, elemwise.mul(wanted, 2), axis=1)
     before = elemwise.maximum(elemwise.sub(elemwise.mul(wanted, 2), 1), 0)

@@ -47,7 +47,8 @@ def _extents(terms: list[str], operands: list[Tensor]) -> dict[str, int]:
         if len(term) != operand.ndim:
             raise AttrError(
                 f"einsum: term does not fit, got {term!r} for shape "
-                f"{shapes.format_shape(operand.shape)}"
+                f"{shapes.format_shape(operand.shape)}, "
+                "expected one letter per axis"
             )
         for letter, extent in zip(term, operand.shape, strict=True):
             known = extents.setdefault(letter, extent)
@@ -55,7 +56,8 @@ def _extents(terms: list[str], operands: list[Tensor]) -> dict[str, int]:
                 continue
             if letter not in _AXES or int(known) != 1:
                 raise ShapeError(
-                    f"einsum: {letter!r} has two extents, got {int(known)} and {int(extent)}"
+                    f"einsum: {letter!r} has two extents, got {int(known)} and {int(extent)}, "
+                    "expected one"
                 )
             extents[letter] = extent
     return extents

@@ -470,7 +470,10 @@ def clip(x: Tensor, lower: Any = None, upper: Any = None) -> Tensor:
         raise AttrError("clip: no limit was given, expected lower, upper or both")
     both = isinstance(lower, (int, float)) and isinstance(upper, (int, float))
     if both and lower > upper:
-        raise AttrError(f"clip: limits are crossed, got lower {lower} and upper {upper}")
+        raise AttrError(
+            f"clip: limits are crossed, got lower {lower} and upper {upper}, "
+            "expected lower <= upper"
+        )
     if lower is not None:
         x = maximum(x, lower)
     return x if upper is None else minimum(x, upper)

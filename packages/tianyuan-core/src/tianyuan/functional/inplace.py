@@ -27,7 +27,8 @@ def _inplace_add_(dest: Tensor, delta: Tensor, alpha: Any, beta: Any) -> Tensor:
     if not same_shape(target.shape, change.shape):
         raise ShapeError(
             f"_inplace_add_: shapes must agree, got {format_shape(target.shape)} and "
-            f"{format_shape(change.shape)}"
+            f"{format_shape(change.shape)}, "
+            "expected equal ones"
         )
     total = elemwise.add(elemwise.mul(target, alpha), elemwise.mul(change, beta))
     target[...] = total.cast(target.dtype)

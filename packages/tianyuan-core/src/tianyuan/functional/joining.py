@@ -60,7 +60,7 @@ def stack(inps: Iterable[Tensor], axis: int = 0, device: Any = None) -> Tensor:
     parts = tensors("stack", *_listed("stack", inps))
     if not all(same_shape(part.shape, parts[0].shape) for part in parts):
         got = ", ".join(shapes.format_shape(part.shape) for part in parts)
-        raise ShapeError(f"stack: inputs must have one shape, got {got}")
+        raise ShapeError(f"stack: inputs must have one shape, got {got}, expected equal shapes")
     return concat([expand_dims(part, axis) for part in parts], axis, device)
 
 
@@ -81,7 +81,8 @@ def split(inp: Tensor, nsplits_or_sections: int | Sequence[int], axis: int = 0) 
         count = sections
         if count < 1 or int(extent) % count:
             raise ShapeError(
-                f"split: extent cannot be cut equally, got {int(extent)} into {count} parts"
+                f"split: extent cannot be cut equally, got {int(extent)} into {count} parts, "
+                "expected a divisor"
             )
         bounds: list[int] = [extent // count * i for i in range(count)] + [extent]
     else:
@@ -119,7 +120,7 @@ def repeat(inp: Tensor, repeats: int | Sequence[int], axis: int | None = None) -
     found = tensor("repeat", inp)
     counts = shape_of("repeat", repeats)
     if any(int(count) < 0 for count in counts):
-        raise AttrError(f"repeat: count is negative, got {repeats}")
+        raise AttrError(f"repeat: count is negative, got {repeats}, expected 0 or more")
     if axis is None or found.ndim == 0:
         found, axis = run("reshape", found, shape=(shapes.volume(found.shape),)), 0
     axis = shapes.normalize_axis("repeat", axis, found.ndim)
@@ -154,7 +155,7 @@ def tile(inp: Tensor, reps: int | Iterable[int]) -> Tensor:
     reps = numbers_of(reps)
     counts = [as_int(r) for r in (reps if isinstance(reps, Iterable) else (reps,))]
     if any(int(count) < 0 for count in counts):
-        raise AttrError(f"tile: a count is negative, got {tuple(counts)}")
+        raise AttrError(f"tile: a count is negative, got {tuple(counts)}, expected 0 or more")
     shape = tensor("tile", inp).shape
     rank = max(len(counts), len(shape))
     counts = [1] * (rank - len(counts)) + counts
@@ -187,7 +188,9 @@ def roll(
     axes = list(axis) if isinstance(axis, Iterable) else [axis]
     shifts = shifts * len(axes) if len(shifts) == 1 else shifts
     if len(shifts) != len(axes):
-        raise AttrError(f"roll: got {len(shifts)} shifts for {len(axes)} axes")
+        raise AttrError(
+            f"roll: got {len(shifts)} shifts for {len(axes)} axes, expected as many of both"
+        )
     rolled = run("copy", inp)
     for count, where in zip(shifts, axes, strict=True):
         where = shapes.normalize_axis("roll", where, inp.ndim)
@@ -228,7 +231,8 @@ def meshgrid(*inputs: Tensor, indexing: str = "xy") -> list[Tensor]:
     for value in inputs:
         if tensor("meshgrid", value).ndim != 1:
             raise ShapeError(
-                f"meshgrid: inputs must be vectors, got {shapes.format_shape(value.shape)}"
+                f"meshgrid: inputs must be vectors, got {shapes.format_shape(value.shape)}, "
+                "expected 1 dimension each"
             )
     order = list(range(len(inputs)))
     if indexing == "xy" and len(inputs) > 1:

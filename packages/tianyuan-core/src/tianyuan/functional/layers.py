@@ -65,7 +65,8 @@ def embedding(
     rows = positions("embedding", inp, "input")
     if tensor("embedding", weight, "weight").ndim != 2:
         raise ShapeError(
-            f"embedding: weight must be a matrix, got {shapes.format_shape(weight.shape)}"
+            f"embedding: weight must be a matrix, got {shapes.format_shape(weight.shape)}, "
+            "expected 2 dimensions"
         )
     return run("take", weight, rows, axis=0)
 
@@ -165,7 +166,8 @@ def pixel_shuffle(inp: Tensor, upscale_factor: int) -> Tensor:
     if r < 1 or len(shape) < 3 or int(shape[-3]) % (r * r):
         raise ShapeError(
             f"pixel_shuffle: channels cannot be cut, got shape {shapes.format_shape(shape)} "
-            f"for factor {upscale_factor}"
+            f"for factor {upscale_factor}, "
+            "expected a multiple of the factor squared"
         )
     lead, (c, h, w) = tuple(shape[:-3]), shape[-3:]
     rank = len(lead)
@@ -193,7 +195,8 @@ class _Windows:
         if any(int(n) < 1 for n in self.out):
             raise ShapeError(
                 f"{op}: kernel is larger than the image, got {self.kernel} with dilation "
-                f"{self.dilation} on {tuple(map(int, self.padded))}"
+                f"{self.dilation} on {tuple(map(int, self.padded))}, "
+                "expected a kernel that fits"
             )
 
     def starts(self) -> list[tuple[int, int]]:

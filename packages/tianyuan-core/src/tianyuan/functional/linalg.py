@@ -69,7 +69,8 @@ def dot(inp1: Tensor, inp2: Tensor) -> Tensor:
     if left.ndim != 1 or right.ndim != 1:
         raise ShapeError(
             f"dot: inputs must be vectors, got {shapes.format_shape(left.shape)} "
-            f"and {shapes.format_shape(right.shape)}"
+            f"and {shapes.format_shape(right.shape)}, "
+            "expected 1 dimension each"
         )
     return matmul(left, right)
 
@@ -110,7 +111,8 @@ def _components(value: Tensor, axis: int) -> list[Tensor]:
     if value.ndim == 0 or int(value.shape[axis]) != 3:
         raise ShapeError(
             f"cross: vectors must have 3 elements, got shape {shapes.format_shape(value.shape)} "
-            f"along axis {axis}"
+            f"along axis {axis}, "
+            "expected extent 3"
         )
     sizes = (*value.shape[:axis], 1, *value.shape[axis + 1 :])
     rest = (*value.shape[:axis], *value.shape[axis + 1 :])
@@ -134,7 +136,8 @@ def matinv(inp: Tensor) -> Tensor:
     found = floating(tensor("matinv", inp))
     if found.ndim < 2 or int(found.shape[-1]) != int(found.shape[-2]):
         raise ShapeError(
-            f"matinv: matrices must be square, got shape {shapes.format_shape(found.shape)}"
+            f"matinv: matrices must be square, got shape {shapes.format_shape(found.shape)}, "
+            "expected (..., n, n)"
         )
     n, lead = fixed(found.shape[-1]), found.shape[:-2]
     count = shapes.volume(lead)

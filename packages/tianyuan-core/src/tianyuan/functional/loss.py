@@ -39,7 +39,8 @@ def _pair(op: str, pred: Any, label: Any) -> tuple[Tensor, Tensor]:
     if not same_shape(left.shape, right.shape):
         raise ShapeError(
             f"{op}: shapes must agree, got {shapes.format_shape(left.shape)} and label "
-            f"{shapes.format_shape(right.shape)}"
+            f"{shapes.format_shape(right.shape)}, "
+            "expected equal ones"
         )
     return left, right
 
@@ -94,7 +95,10 @@ def cross_entropy(
     """
     choice("cross_entropy", "reduction", reduction, _REDUCTIONS)
     if not 0 <= label_smooth <= 1:
-        raise AttrError(f"cross_entropy: label_smooth must be in 0 to 1, got {label_smooth}")
+        raise AttrError(
+            f"cross_entropy: label_smooth must be in 0 to 1, got {label_smooth}, "
+            "expected 0 <= label_smooth < 1"
+        )
     scores = floating(tensor("cross_entropy", pred, "pred"))
     axis = shapes.normalize_axis("cross_entropy", axis, scores.ndim)
     rest = (*scores.shape[:axis], *scores.shape[axis + 1 :])
@@ -208,7 +212,7 @@ def huber_loss(pred: Tensor, label: Tensor, reduction: str = "mean", delta: floa
     """
     choice("huber_loss", "reduction", reduction, _REDUCTIONS)
     if not delta > 0:
-        raise AttrError(f"huber_loss: delta must be positive, got {delta}")
+        raise AttrError(f"huber_loss: delta must be positive, got {delta}, expected delta > 0")
     pred, label = _pair("huber_loss", pred, label)
     gap = elemwise.abs(elemwise.sub(pred, label))
     near = elemwise.minimum(gap, float(delta))
@@ -232,7 +236,9 @@ def smooth_l1_loss(
     """
     choice("smooth_l1_loss", "reduction", reduction, _REDUCTIONS)
     if not beta >= 0:
-        raise AttrError(f"smooth_l1_loss: beta must not be negative, got {beta}")
+        raise AttrError(
+            f"smooth_l1_loss: beta must not be negative, got {beta}, expected beta >= 0"
+        )
     if beta == 0:
         return l1_loss(pred, label, reduction)
     return elemwise.div(huber_loss(pred, label, reduction, beta), float(beta))

@@ -92,7 +92,10 @@ def flatten(inp: Tensor, start_axis: int = 0, end_axis: int = -1) -> Tensor:
     first = shapes.normalize_axis("flatten", start_axis, rank)
     last = shapes.normalize_axis("flatten", end_axis, rank)
     if last < first:
-        raise AttrError(f"flatten: axes are crossed, got {start_axis} and {end_axis}")
+        raise AttrError(
+            f"flatten: axes are crossed, got {start_axis} and {end_axis}, "
+            "expected start_axis <= end_axis"
+        )
     joined = shapes.volume(inp.shape[first : last + 1])
     return run("reshape", inp, shape=(*inp.shape[:first], joined, *inp.shape[last + 1 :]))
 
@@ -165,7 +168,8 @@ def squeeze(inp: Tensor, axis: int | Sequence[int] | None = None) -> Tensor:
         axes = shapes.normalize_axes("squeeze", axis, inp.ndim)
     if any(int(have[a]) != 1 for a in axes):
         raise ShapeError(
-            f"squeeze: extent must be 1, got shape {shapes.format_shape(have)} and axis {axis}"
+            f"squeeze: extent must be 1, got shape {shapes.format_shape(have)} and axis {axis}, "
+            "expected an axis of extent 1"
         )
     want = tuple(extent for a, extent in enumerate(have) if a not in axes)
     return run("reshape", inp, shape=want)

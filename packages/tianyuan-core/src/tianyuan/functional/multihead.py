@@ -215,7 +215,8 @@ class _Heads:
     def __post_init__(self) -> None:
         if self.count < 1 or self.extent % self.count:
             raise AttrError(
-                f"{_OP}: num_heads must divide embed_dim, got {self.count} heads for {self.extent}"
+                f"{_OP}: num_heads must divide embed_dim, got {self.count} heads for "
+                f"{self.extent}, expected a divisor"
             )
 
     def cut(self, x: Tensor) -> Tensor:
@@ -223,7 +224,8 @@ class _Heads:
         if int(x.shape[2]) % self.count:
             raise AttrError(
                 f"{_OP}: num_heads must divide the projections, got {self.count} heads for "
-                f"{int(x.shape[2])}"
+                f"{int(x.shape[2])}, "
+                "expected a divisor"
             )
         n, length, size = x.shape
         apart = reshape(x, (n, length, self.count, size // self.count))

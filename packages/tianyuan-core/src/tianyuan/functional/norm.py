@@ -144,7 +144,8 @@ def _last_axes(op: str, x: Tensor, normalized_shape: Any) -> tuple[shapes.Shape,
     if not given or tuple(map(int, extents)) != tuple(map(int, given)):
         raise ShapeError(
             f"{op}: normalized_shape does not fit, got {tuple(map(int, given))} for input "
-            f"{shapes.format_shape(x.shape)}"
+            f"{shapes.format_shape(x.shape)}, "
+            "expected the input's last extents"
         )
     return axes, extents
 
@@ -232,7 +233,10 @@ def _group_norm(
     channels = x.shape[1]
     count = int(channels) if groups is None else int(groups)
     if count < 1 or int(channels) % count:
-        raise ShapeError(f"{op}: channels cannot be cut, got {int(channels)} into {count} groups")
+        raise ShapeError(
+            f"{op}: channels cannot be cut, got {int(channels)} into {count} groups, "
+            "expected a divisor"
+        )
     if affine:
         operands = _scaled(op, x, (channels,), affine, weight, bias)
     else:
@@ -291,7 +295,8 @@ def local_response_norm(
         )
     if kernel_size < 1 or kernel_size % 2 == 0:
         raise AttrError(
-            f"local_response_norm: kernel_size must be odd and positive, got {kernel_size}"
+            f"local_response_norm: kernel_size must be odd and positive, got {kernel_size}, "
+            "expected 1, 3, 5 or more"
         )
     n, c, h, w = x.shape
     half = kernel_size // 2

@@ -77,7 +77,7 @@ def rotate(
     choice("rotate", "format", format, ("NCHW", "NHWC"))
     choice("rotate", "interp_mode", interp_mode, ("bilinear", "linear", "nearest"))
     if not numbers.isfinite(angle):
-        raise AttrError(f"rotate: angle must be finite, got {angle}")
+        raise AttrError(f"rotate: angle must be finite, got {angle}, expected degrees")
     image = tensor("rotate", inp)
     if image.ndim != 4:
         raise ShapeError(

@@ -52,7 +52,7 @@ def where(mask: Tensor, x: Any = None, y: Any = None) -> Any:
     if x is None or y is None:
         raise DTypeError("where: only one of x and y was given, expected both or none")
     if not dtypes.is_bool(tensor("where", mask, "mask").dtype):
-        raise DTypeError(f"where: mask must be bool, got {mask.dtype.name}")
+        raise DTypeError(f"where: mask must be bool, got {mask.dtype.name}, expected bool")
     if isinstance(x, (bool, int, float)) and isinstance(y, (bool, int, float)):
         x = mask.full((), x, dtypes.promote_scalar(dtypes.as_dtype("bool"), scalar_kind(x)))
     left, right = same_dtype("where", *tensors("where", x, y))
@@ -94,7 +94,8 @@ def cond_take(mask: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     if not same_shape(tensor("cond_take", mask, "mask").shape, tensor("cond_take", x).shape):
         raise ShapeError(
             f"cond_take: shapes must agree, got {shapes.format_shape(mask.shape)} "
-            f"and {shapes.format_shape(x.shape)}"
+            f"and {shapes.format_shape(x.shape)}, "
+            "expected equal ones"
         )
     chosen = concrete("cond_take", mask).reshape(-1).nonzero()[0].astype("int32")
     index = Tensor(chosen, device=x.device)
@@ -143,7 +144,8 @@ def diag(inp: Tensor, k: int = 0) -> Tensor:
         return run("index_set", found.full((size, size), 0), found, *index, count=2)
     if found.ndim != 2:
         raise ShapeError(
-            f"diag: input must be a vector or a matrix, got {shapes.format_shape(found.shape)}"
+            f"diag: input must be a vector or a matrix, got {shapes.format_shape(found.shape)}, "
+            "expected 1 or 2 dimensions"
         )
     rows, cols = found.shape[0] - below, found.shape[1] - above
     size = rows if int(rows) < int(cols) else cols

@@ -54,7 +54,7 @@ def deformable_psroi_pooling(
         ("sample_per_part", sample_per_part),
     ):  # fmt: skip
         if int(count) < 1:
-            raise AttrError(f"{op}: {what} must be positive, got {count}")
+            raise AttrError(f"{op}: {what} must be positive, got {count}, expected 1 or more")
     away = elemwise.floor(elemwise.add(elemwise.abs(regions[:, 1:]), 0.5))
     corners = elemwise.mul(away, math.sign(regions[:, 1:]))
     first = elemwise.sub(elemwise.mul(corners[:, :2], spatial_scale), 0.5)

@@ -34,7 +34,7 @@ def checked_regions(op: str, rois: Any, scale: float, count: int) -> Tensor:
             f"{op}: rois do not fit, got {shapes.format_shape(found.shape)}, expected (R, 5)"
         )
     if not scale > 0:
-        raise AttrError(f"{op}: the scale must be positive, got {scale}")
+        raise AttrError(f"{op}: the scale must be positive, got {scale}, expected scale > 0")
     if not dispatch.is_known(found):
         return found
     values = dispatch.host_array(found, found._data).astype(np.float64)

@@ -64,7 +64,8 @@ def region_restricted_conv(
     if x.ndim != 4 or int(x.shape[1]) != int(w.shape[1]) * groups or int(w.shape[0]) % groups:
         raise ShapeError(
             f"{op}: weight does not fit, got {shapes.format_shape(w.shape)} in {groups} groups "
-            f"for {shapes.format_shape(x.shape)}"
+            f"for {shapes.format_shape(x.shape)}, "
+            "expected weights of the groups' channels"
         )
     n, o, taps = x.shape[0], w.shape[0], (int(w.shape[2]), int(w.shape[3]))
     windows = sliding_window(x, taps, padding, stride, dilation)

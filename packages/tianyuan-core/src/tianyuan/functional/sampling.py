@@ -319,7 +319,8 @@ def _warped(
     if int(batch.shape[0]) != int(matrix.shape[0]):
         raise ShapeError(
             f"{op}: counts differ, got {int(matrix.shape[0])} matrices for "
-            f"{int(batch.shape[0])} images"
+            f"{int(batch.shape[0])} images, "
+            "expected one matrix per image"
         )
     height, width = pair(op, "out_shape", out_shape, 1)
     column = numbers(width, image, "float32")

@@ -57,7 +57,8 @@ def index_select(inp: Tensor, axis: int, index: Tensor) -> Tensor:
     found, places = tensor("index_select", inp), _indices("index_select", index)
     if places.ndim != 1:
         raise ShapeError(
-            f"index_select: index must be a vector, got {shapes.format_shape(places.shape)}"
+            f"index_select: index must be a vector, got {shapes.format_shape(places.shape)}, "
+            "expected 1 dimension"
         )
     return run("take", found, places, axis=shapes.normalize_axis("index_select", axis, found.ndim))
 
@@ -78,7 +79,9 @@ def take_along_axis(inp: Tensor, indices: Tensor, axis: int | None = None) -> Te
     if axis is None:
         found, places, axis = reshape(found, (-1,)), reshape(places, (-1,)), 0
     if found.ndim != places.ndim:
-        raise ShapeError(f"{op}: ranks differ, got {found.ndim} and {places.ndim}")
+        raise ShapeError(
+            f"{op}: ranks differ, got {found.ndim} and {places.ndim}, expected equal ones"
+        )
     axis = shapes.normalize_axis(op, axis, found.ndim)
 
     def others(shape: shapes.Shape) -> shapes.Shape:
@@ -151,7 +154,9 @@ def bincount(inp: Tensor, weights: Tensor | None = None, minlength: int = 0) -> 
         beside = "" if weights is None else f" and weights {shapes.format_shape(weights.shape)}"
         raise ShapeError(f"bincount: input must be a vector, got {got}{beside}")
     if minlength < 0:
-        raise AttrError(f"bincount: minlength must not be negative, got {minlength}")
+        raise AttrError(
+            f"bincount: minlength must not be negative, got {minlength}, expected 0 or more"
+        )
     values = concrete("bincount", places)
     if values.size and values.min() < 0:
         raise KernelError(f"bincount: elements must not be negative, got {values.min()}")

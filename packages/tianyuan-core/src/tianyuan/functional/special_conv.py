@@ -115,7 +115,8 @@ def local_conv2d(
     if tuple(map(int, windows.shape)) != tuple(map(int, want)):
         raise ShapeError(
             f"{op}: weight does not fit, got {shapes.format_shape(weight.shape)} for windows "
-            f"{shapes.format_shape(windows.shape)}"
+            f"{shapes.format_shape(windows.shape)}, "
+            "expected a weight for each window"
         )
     size = c * kh * kw
     apart = reshape(windows, (n, g, c, oh, ow, kh, kw))

@@ -38,7 +38,8 @@ def _assert_equal(
     if not same_shape(left.shape, right.shape):
         raise ShapeError(
             f"{op}: shapes must agree, got {format_shape(left.shape)} and "
-            f"{format_shape(right.shape)}"
+            f"{format_shape(right.shape)}, "
+            "expected equal ones"
         )
     a, b = floating(left), floating(right)
     least = elemwise.maximum(elemwise.minimum(elemwise.abs(a), elemwise.abs(b)), 1.0)

@@ -109,7 +109,10 @@ def _target(have: tuple[int, ...], size: Any, scale_factor: Any) -> tuple[int, .
     given = scale_factor if isinstance(scale_factor, (tuple, list)) else [scale_factor] * len(have)
     want = tuple(int(n * float(f)) for n, f in zip(have, given, strict=False))
     if len(given) != len(have) or min(want) < 1:
-        raise AttrError(f"interpolate: scale_factor is not valid, got {scale_factor!r}")
+        raise AttrError(
+            f"interpolate: scale_factor is not valid, got {scale_factor!r}, "
+            "expected positive numbers"
+        )
     return want
 
 

@@ -201,7 +201,8 @@ class Tensor(Methods):
         data = self._concrete("bool")
         if self.size != 1:
             raise ShapeError(
-                f"bool: a truth value needs one element, got shape {format_shape(self.shape)}"
+                f"bool: a truth value needs one element, got shape {format_shape(self.shape)}, "
+                "expected 1 element"
             )
         return bool(dispatch.host_array(self, data))
 
@@ -218,7 +219,10 @@ class Tensor(Methods):
 
     def __index__(self) -> int:
         if self.dtype.kind not in "iu":
-            raise DTypeError(f"index: only an integer can be an index, got {self.dtype.name}")
+            raise DTypeError(
+                f"index: only an integer can be an index, got {self.dtype.name}, "
+                "expected an integer dtype"
+            )
         self._concrete("index")
         return int(self.item())
 

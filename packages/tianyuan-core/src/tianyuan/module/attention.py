@@ -63,7 +63,8 @@ class MultiHeadAttention(Module):
         if num_heads < 1 or embed_dim % num_heads:
             raise AttrError(
                 f"MultiHeadAttention: num_heads must divide embed_dim, got {num_heads} heads for "
-                f"{embed_dim}"
+                f"{embed_dim}, "
+                "expected a divisor"
             )
         self.embed_dim = embed_dim
         self.num_heads = num_heads

@@ -64,7 +64,8 @@ class ConvNd(Module):
         if groups < 1 or in_channels % groups or out_channels % groups:
             raise AttrError(
                 f"{name}: groups must divide the channels, got {groups} groups for {in_channels} "
-                f"and {out_channels} channels"
+                f"and {out_channels} channels, "
+                "expected a divisor of both"
             )
         self.in_channels = in_channels
         self.out_channels = out_channels

@@ -307,7 +307,8 @@ class GroupNorm(Module):
         if num_groups < 1 or num_channels % num_groups:
             raise AttrError(
                 f"GroupNorm: num_groups must divide the channels, got {num_groups} groups for "
-                f"{num_channels} channels"
+                f"{num_channels} channels, "
+                "expected a divisor"
             )
         self.num_groups = num_groups
         self.num_channels = num_channels

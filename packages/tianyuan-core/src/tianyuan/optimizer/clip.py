@@ -55,7 +55,10 @@ def clip_grad_value(tensors: Tensor | Iterable[Tensor], lower: float, upper: flo
     array([ 2., -1.], dtype=float32)
     """
     if not lower <= upper:
-        raise AttrError(f"clip_grad_value: bounds are reversed, got {lower} and {upper}")
+        raise AttrError(
+            f"clip_grad_value: bounds are reversed, got {lower} and {upper}, "
+            "expected lower <= upper"
+        )
     for tensor in parameters_of(tensors):
         if tensor.grad is not None:
             tensor.grad = F.clip(tensor.grad, lower, upper)

@@ -43,7 +43,10 @@ class MultiStepLR(LRScheduler):
     ) -> None:
         self.milestones = list(milestones)
         if self.milestones != sorted(self.milestones):
-            raise AttrError(f"MultiStepLR: milestones must ascend, got {self.milestones}")
+            raise AttrError(
+                f"MultiStepLR: milestones must ascend, got {self.milestones}, "
+                "expected ascending ints"
+            )
         self.gamma = gamma
         super().__init__(optimizer, current_epoch)
 

@@ -64,7 +64,9 @@ class ReduceLROnPlateau(Resumable):
                     f"ReduceLROnPlateau: unknown {what}, got {value!r}, expected one of {allowed}"
                 )
         if not 0.0 <= factor < 1.0:
-            raise AttrError(f"ReduceLROnPlateau: factor must be below 1, got {factor}")
+            raise AttrError(
+                f"ReduceLROnPlateau: factor must be below 1, got {factor}, expected factor < 1"
+            )
         self.optimizer = optimizer
         self.mode = mode
         self.factor = factor
