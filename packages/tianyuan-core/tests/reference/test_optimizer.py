@@ -314,3 +314,9 @@ def test_clip_grad_value() -> None:
         optim.clip_grad_value(params, 1.0, 0.0)
     with pytest.raises(AttrError, match="max_norm"):
         optim.clip_grad_norm(params, -1.0)
+
+
+def test_what_is_no_state_dict_is_refused() -> None:
+    optimiser = optim.SGD([Parameter([1.0])], lr=0.1)
+    with pytest.raises(StateDictError, match="no state dict of an optimiser, got ..epoch.."):
+        optimiser.load_state_dict({"epoch": 1})

@@ -183,3 +183,8 @@ def test_trace_draws_what_eager_draws():
 def test_refusals(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_normal_refuses_a_negative_deviation():
+    with pytest.raises(AttrError, match="normal: std must not be negative, got -1"):
+        R.normal(0, -1, (2,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 import warnings
@@ -235,3 +236,13 @@ def test_parts_that_do_not_fit() -> None:
     bare = M.BatchNorm2d(3, track_running_stats=False).eval()
     with pytest.raises(AttrError, match="running statistics"):
         fuse_conv_bn_relu_module(M.Conv2d(2, 3, 1).eval(), bare, None)
+
+
+def test_modules_of_utils_load_when_they_are_named() -> None:
+    code = (
+        "import sys, tianyuan as ty\n"
+        "assert 'tianyuan.utils.dlpack' not in sys.modules\n"
+        "print(ty.utils.dlpack.from_dlpack.__name__, hasattr(ty.utils, 'nothing'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["from_dlpack", "False"]

@@ -249,6 +249,12 @@ class Optimizer(metaclass=ABCMeta):
 
     def _match(self, state: dict[str, Any]) -> dict[tuple[Tensor, str], np.ndarray]:
         """Return the arrays of a state dict by parameter and name, after all checks."""
+        missing = [name for name in ("param_groups", "state") if name not in state]
+        if missing:
+            raise StateDictError(
+                f"{type(self).__name__}.load_state_dict: no state dict of an optimiser, got "
+                f"{sorted(map(str, state))}, expected param_groups and state"
+            )
         groups, problems = state["param_groups"], []
         sizes = [len(group["params"]) for group in groups]
         expected = [len(group["params"]) for group in self.param_groups]

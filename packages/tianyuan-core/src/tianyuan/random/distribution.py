@@ -87,9 +87,14 @@ class RNG:
     def normal(self, mean: float = 0, std: float = 1, size: Size = None) -> Tensor:
         """Draw float32 numbers from a normal distribution; a scalar without ``size``.
 
+        Raises:
+            AttrError: where ``std`` is negative.
+
         >>> RNG(0).normal(10, 0.001, size=(3,)).numpy().round()
         array([10., 10., 10.], dtype=float32)
         """
+        if isinstance(std, (int, float)) and std < 0:
+            raise AttrError(f"normal: std must not be negative, got {std}")
         drawn = self._draw("philox_normal", _shape("normal", size))
         if mean == 0 and std == 1:
             return drawn

@@ -177,7 +177,8 @@ class NetworkChanges(NetworkQueries):
         if len(found) != 1 or None in found:
             raise GraphError(
                 f"reset_batch_size: inputs must have one batch size, got "
-                f"{', '.join(f'{var.name}: {var._spec}' for var in batched) or 'no input'}"
+                f"{', '.join(f'{var.name}: {var._spec}' for var in batched) or 'no input'}, "
+                "expected inputs without it in blacklist"
             )
         if not isinstance(batchsize, int) or batchsize < 1:
             raise GraphError(f"reset_batch_size: expected a positive int, got {batchsize!r}")
