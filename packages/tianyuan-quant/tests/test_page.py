@@ -60,8 +60,37 @@ def test_a_file_is_quantised(names, tmp_path, monkeypatch):
     run = ty.jit.trace(lambda x: names["net"](x), capture_as_const=True)
     run(ty.Tensor(names["images"][:32]))
     run.dump("net.tym", dynamic_shapes={"x": {0: "batch"}})
-    exec(block("Q.quantize_file(").replace("net.onnx", "net.tym"), names)
+    exec(block('"net.onnx"').replace("net.onnx", "net.tym"), names)
+    assert close(names["result"].module(names["images"]), names["net"], names["images"])
     assert close(ty.jit.load("net-int8.tym")(names["images"]), names["net"], names["images"])
+
+
+def test_weights_alone_are_quantised_and_the_network_stays(names):
+    encoder = M.Sequential(M.Linear(8, 64), M.GELU(), M.Linear(64, 3))
+    code = block("Q.quantize_dynamic(encoder)").splitlines()
+    assert len(code) == 2
+    for line in code:
+        exec(line, {**names, "encoder": encoder}, names)
+        assert names["result"].module[2].weight.dtype in (np.int8, np.uint8)
+        assert encoder[2].weight.dtype == np.float32
+        got = names["result"].module(ty.Tensor(names["images"])).numpy()
+        assert close(got, encoder, names["images"])
+
+
+def test_a_layer_of_integers_is_made_by_hand():
+    random = np.random.default_rng(0)
+    x = random.uniform(0, 2, (1, 3, 6, 6)).astype(np.float32)
+    weight = random.uniform(-0.2, 0.2, (8, 3, 3, 3)).astype(np.float32)
+    bias = random.uniform(-0.5, 0.5, (1, 8, 1, 1)).astype(np.float32)
+    names = {"x": ty.Tensor(x), "weight": weight, "bias": bias}
+    exec(block("quantized.Conv2d("), names)
+    want = F.conv2d(ty.Tensor(x), ty.Tensor(weight), ty.Tensor(bias), padding=1).numpy()
+    got = (names["y"].numpy().astype(np.float32) - 128) * 0.05
+    # Half a step of the result, of each input (0.02) and of each weight (0.01).
+    inputs = F.conv2d(ty.Tensor(x), ty.Tensor(np.ones_like(weight)), padding=1).numpy().max()
+    weights = abs(weight).sum((1, 2, 3)).max()
+    bound = 0.025 + 0.005 * inputs + 0.01 * weights + 27 * 0.01 * 0.005
+    assert abs(got - want).max() < bound < 0.2 * np.ptp(want)
 
 
 def test_training_takes_three_statements(names):
