@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "batch.hpp"
+#include "dots.hpp"
 #include "kernel.hpp"
 #include "panels.hpp"
 #include "vmath.hpp"
@@ -15,6 +16,7 @@ namespace {
 // Keys of a block and the most rows of a piece, as in src/tianyuan_x86/kernels/attention.py. A
 // block of keys stays in the second-level cache, a tile's scores in the first.
 enum { KEYS = 256, ROWS = TY_VF == 16 ? 12 * TILE_ROWS : 24 * TILE_ROWS };
+enum { THIN = 4 };                        // up to so many queries meet keys that are not packed
 static constexpr float LOWEST = -1e30f;  // the score of a hidden key, as the op defines it
 
 struct Attention {
@@ -120,16 +122,20 @@ struct Block {
   bool start;            // no block was before it
 };
 
-// Packs a block's keys times the scale, and those columns of its values that fill no panel.
-void pack_block(const Attention &a, const Block &block, const Scratch &s) {
+void pack_keys(const Attention &a, const Block &block, const Scratch &s) {
   for (int64_t j = 0; j < block.count; j += TILE_LANES)
     pack_b_columns(s.keys + j * a.depth, a.key + (block.first + j) * a.depth, a.depth,
                    least(TILE_LANES, block.count - j), a.depth);
   const vf scale = vset1(a.scale);
   const int64_t size = round_up(block.count, TILE_LANES) * a.depth;
   for (int64_t i = 0; i < size; i += VF) vstore(s.keys + i, vmul(vload(s.keys + i), scale));
+}
+
+// Packs a block's keys times the scale, and those columns of its values that fill no panel.
+void pack_block(const Attention &a, const Block &block, const Scratch &s) {
+  if (a.rows > THIN) pack_keys(a, block, s);
   const int64_t whole = a.width / TILE_LANES * TILE_LANES;
-  if (whole < a.width)
+  if (whole < a.width && a.rows > 1)
     pack_b_rows(s.values, a.value + block.first * a.width + whole, a.width, a.width - whole,
                 block.count);
 }
@@ -140,8 +146,20 @@ struct Tile {
   float *sums, *best, *total;
 };
 
+// The scores of few queries by dot products; scaled queries lie where packed keys would.
+void score_thin(const Attention &a, const Tile &tile, const Block &block, int64_t count,
+                const Scratch &s) {
+  const float *query = a.query + tile.row * a.depth;
+  for (int64_t i = 0; i < tile.height * a.depth; ++i) s.keys[i] = query[i] * a.scale;
+  for (int64_t j = 0; j < count; j += TILE_LANES)
+    multiply_dots(s.keys, a.depth, tile.height, a.key + (block.first + j) * a.depth, a.depth,
+                  least(TILE_LANES, count - j), a.depth, s.scores + j * tile.height, TILE_LANES);
+}
+
 // Scores of a tile, in panels [TILE_LANES keys][row][key].
-void score(const Attention &a, const Tile &tile, int64_t count, const Scratch &s) {
+void score(const Attention &a, const Tile &tile, const Block &block, int64_t count,
+           const Scratch &s) {
+  if (a.rows <= THIN) return score_thin(a, tile, block, count, s);
   const TileSegment whole = {0, 0, a.depth};
   TileArgs t = {};
   t.a = a.query + tile.row * a.depth;
@@ -213,9 +231,50 @@ TY_INLINE float weigh_row(const Tile &tile, int64_t r, int64_t count, float *sco
   return vhsum(sum);
 }
 
+// Adds N vectors of columns of one row's weighted values. Each sum runs over even and odd keys
+// apart, so that additions need not wait for one another.
+template <int N>
+void add_columns(const float *weights, const float *values, int64_t step, int64_t count, vtail tail,
+                 bool start, float *sums) {
+  vf even[N], odd[N];
+#pragma GCC unroll 4
+  for (int v = 0; v < N; ++v) {
+    even[v] = start ? vzero() : vload(sums + v * VF);
+    odd[v] = vzero();
+  }
+  const auto load = [&](const float *at) { return N > 1 ? vload(at) : vload_tail(at, tail); };
+  int64_t k = 0;
+  for (; k + 2 <= count; k += 2, values += 2 * step) {
+    const vf left = vset1(weights[k]), right = vset1(weights[k + 1]);
+#pragma GCC unroll 4
+    for (int v = 0; v < N; ++v) {
+      even[v] = vfma(left, load(values + v * VF), even[v]);
+      odd[v] = vfma(right, load(values + step + v * VF), odd[v]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int v = 0; v < N; ++v) {
+    if (k < count) even[v] = vfma(vset1(weights[k]), load(values + v * VF), even[v]);
+    vstore(sums + v * VF, vadd(even[v], odd[v]));
+  }
+}
+
+// Adds one row's weighted values; of a tile of one row, weights and sums are contiguous.
+void accumulate_row(const Attention &a, const Tile &tile, const Block &block, int64_t count,
+                    const float *weights) {
+  const float *values = a.value + block.first * a.width;
+  int64_t j = 0;
+  for (; j + 4 * VF <= a.width; j += 4 * VF)
+    add_columns<4>(weights, values + j, a.width, count, vtail_of(VF), block.start, tile.sums + j);
+  for (; j < a.width; j += VF)
+    add_columns<1>(weights, values + j, a.width, count, vtail_of(a.width - j), block.start,
+                   tile.sums + j);
+}
+
 // Adds a tile's weights times the values of the block to its sums.
 void accumulate(const Attention &a, const Tile &tile, const Block &block, int64_t count,
                 const Scratch &s) {
+  if (a.rows == 1) return accumulate_row(a, tile, block, count, s.scores);
   TileSegment segments[KEYS / TILE_LANES];
   const int64_t whole = a.width / TILE_LANES * TILE_LANES;
   TileArgs t = {};
@@ -256,7 +315,7 @@ void attend(const Attention &a, const Tile &tile, const Block &block, const Scra
   int64_t count = block.count;
   if (a.causal) count = least(count, tile.row + tile.height - block.first);
   if (count <= 0) return;
-  score(a, tile, count, s);
+  score(a, tile, block, count, s);
   const bool hides = a.causal || a.truth, masks = hides || a.added;
   float before[VF], shift[VF], factor[VF];
   vstore(before, block.start ? vneg(vinf()) : vload(tile.best));
