@@ -10,7 +10,10 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import click
+import numpy as np
 import pytest
+import tianyuan
 from tianyuan.cli.main import main as cli
 
 ROOT = Path(__file__).parents[1]
@@ -153,9 +156,39 @@ def test_commands_that_pages_tell_of_exist() -> None:
             name, *words = line.split()
             command = cli.commands.get(name)
             assert command is not None, f"{page.name}: tianyuan {line}"
-            known = {option for parameter in command.params for option in parameter.opts}
+            known = {option for p in command.params for option in (*p.opts, *p.secondary_opts)}
             options = {word for word in words if word.startswith("-")}
             assert options <= known, f"{page.name}: tianyuan {line}"
+
+
+def test_the_page_on_commands_tells_of_every_command_and_option() -> None:
+    text = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+    for name, command in cli.commands.items():
+        assert f"`tianyuan {name}" in text
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                for option in (*parameter.opts, *parameter.secondary_opts):
+                    assert re.search(rf"`{option}\b", text), f"tianyuan {name} {option}"
+
+
+@pytest.mark.skipif(find_spec("tianyuan_quant") is None, reason="one of the commands quantises")
+def test_the_page_on_commands_runs(tmp_path: Path) -> None:
+    net = tianyuan.module.Sequential(tianyuan.module.Linear(64, 10))
+    predict = tianyuan.jit.trace(lambda x: net(x), capture_as_const=True)
+    images = np.random.default_rng(0).standard_normal((8, 64)).astype(np.float32)
+    np.save(tmp_path / "images.npy", images)
+    want = predict(tianyuan.Tensor(images)).numpy()
+    predict.dump(tmp_path / "net.tym", arg_names=["x"], dynamic_shapes={"x": {0: "batch"}})
+    text = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+    [block] = re.findall(r"<!-- command-test -->\n```sh\n(.*?)```", text, re.DOTALL)
+    for line in block.splitlines():
+        program, *words = line.split()
+        assert program == "tianyuan"
+        run([sys.executable, "-m", "tianyuan.cli.main", *words], tmp_path)
+    [got] = np.load(tmp_path / "results.npz").values()
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    integers = tianyuan.jit.load(tmp_path / "net-int8.tym")(images)
+    assert abs(integers - want).max() < 0.1 * np.ptp(want)
 
 
 def test_every_page_is_on_the_site() -> None:
