@@ -167,6 +167,40 @@ def promote_scalar(dtype: DType, scalar: type[bool | int | float]) -> DType:
     return _by_name("float32" if want == _FLOAT else "int32")
 
 
+def expect_fits(op: str, value: bool | int | float, dtype: DType) -> None:
+    """Raise DTypeError where a number cannot become an element of an integer dtype.
+
+    A fraction is cut off, as by a cast; NaN, infinities and what lies outside of the dtype's range
+    would become some other number.
+
+    >>> expect_fits("full", 255, np.dtype("uint8"))
+    >>> expect_fits("full", 256, np.dtype("uint8"))
+    Traceback (most recent call last):
+    tianyuan.errors.DTypeError: full: a number does not fit uint8, got 256, expected 0 to 255
+    """
+    if dtype.kind not in "iu":
+        return
+    least, most = integer_range(dtype)
+    if not least - 1 < value < most + 1:
+        raise DTypeError(
+            f"{op}: a number does not fit {dtype.name}, got {_shown(value)}, "
+            f"expected {least} to {most}"
+        )
+
+
+@cache
+def integer_range(dtype: DType) -> tuple[int, int]:
+    """Return the least and the largest number of an integer dtype."""
+    info = np.iinfo(dtype)
+    return int(info.min), int(info.max)
+
+
+def _shown(value: bool | int | float) -> str:
+    """Write a number; one with more digits than anybody reads, by its length."""
+    huge = isinstance(value, int) and value.bit_length() > 256
+    return f"an int of {int(value).bit_length()} bits" if huge else str(value)
+
+
 def ingest(data: Any, dtype: Any = None) -> np.ndarray:
     """Turn user data into a C-contiguous array of a supported dtype.
 

@@ -11,9 +11,11 @@ from .. import dtypes, shapes
 from ..device import get_default_device
 from ..errors import AttrError
 from ..imperative.tensor import Tensor, create
-from ..ops.operand import Operand
+from ..ops.operand import Operand, fill
 from ..registry import get_op
 from .arguments import as_int, non_negative, run, scalar_kind, shape_of, tensor
+
+_EXACT = 2**53  # beyond, a double does not hold every integer
 
 
 def _make(op: str, device: Any, **attrs: Any) -> Tensor:
@@ -31,6 +33,7 @@ def full(shape: Any, value: Any, *, dtype: Any = None, device: Any = None) -> Te
 
     Raises:
         ShapeError: where the shape does not consist of non-negative ints.
+        DTypeError: where the value does not fit an integer dtype.
 
     >>> full((2,), 7).tolist()
     [7, 7]
@@ -45,8 +48,15 @@ def full(shape: Any, value: Any, *, dtype: Any = None, device: Any = None) -> Te
         raise AttrError(f"full: value must be a number, got {type(value).__name__}")
     if dtype is None:
         dtype = dtypes.promote_scalar(dtypes.as_dtype("bool"), scalar_kind(plain))
-    return _make(
-        "full", device, shape=extents, value=float(plain), dtype=dtypes.as_dtype(dtype).name
+    want = dtypes.as_dtype(dtype)
+    return cast(
+        Tensor,
+        fill(
+            "full",
+            plain,
+            want,
+            lambda number: _make("full", device, shape=extents, value=number, dtype=want.name),
+        ),
     )
 
 
@@ -101,7 +111,8 @@ def arange(
     """Create the numbers from ``start`` to below ``stop`` (0 to below ``start`` without it).
 
     Raises:
-        AttrError: where the step is zero.
+        AttrError: where the step is zero, or a bound is NaN or infinite.
+        DTypeError: where a number does not fit an integer dtype.
 
     >>> arange(1, 7, 2, dtype="int32").tolist()
     [1, 3, 5]
@@ -111,13 +122,15 @@ def arange(
         first, last = 0, first
     if step == 0:
         raise AttrError("arange: step must not be zero")
+    want, count = dtypes.as_dtype(dtype), _count(first, last, step)
+    if int(count) > 0:
+        for end in (_plain(first), _plain(first) + _plain(step) * (int(count) - 1)):
+            dtypes.expect_fits("arange", end, want)
+    if want.kind in "iu" and any(abs(v) > _EXACT for v in (first, last, step)):
+        row = _make("arange", device, start=0.0, step=1.0, count=count, dtype=want.name)
+        return cast(Tensor, row * step + first)
     return _make(
-        "arange",
-        device,
-        start=float(first),
-        step=float(step),
-        count=_count(first, last, step),
-        dtype=dtypes.as_dtype(dtype).name,
+        "arange", device, start=float(first), step=float(step), count=count, dtype=want.name
     )
 
 
@@ -127,7 +140,14 @@ def _number(op: str, value: Any) -> Any:
     value = value.item() if isinstance(value, np.generic) else value
     if not isinstance(value, (int, float)):
         raise AttrError(f"{op}: bounds must be numbers, got {type(value).__name__}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise AttrError(f"{op}: bounds must be finite, got {value}")
     return value
+
+
+def _plain(value: Any) -> Any:
+    """Return a number without the symbol that it may carry."""
+    return int(value) if isinstance(value, shapes.Dim) else value
 
 
 def _count(first: Any, last: Any, step: Any) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import shapes
-from ..dtypes import as_dtype
+from ..dtypes import as_dtype, expect_fits
 from ..errors import AttrError
 from ..op import Op, Specs, TensorSpec
 from . import attrs as a
@@ -24,11 +24,14 @@ def _expect_counts(op: str, counts: Sequence[int]) -> None:
 
 def _full_infer(specs: Specs, attrs: a.Full) -> Specs:
     _expect_counts("full", attrs.shape)
-    return (TensorSpec(tuple(attrs.shape), as_dtype(attrs.dtype)),)
+    dtype = as_dtype(attrs.dtype)
+    expect_fits("full", attrs.value, dtype)
+    return (TensorSpec(tuple(attrs.shape), dtype),)
 
 
 def _full_reference(arrays: Sequence[np.ndarray], attrs: a.Full) -> Sequence[np.ndarray]:
-    value = np.float64(attrs.value).astype(as_dtype(attrs.dtype))
+    with np.errstate(over="ignore"):
+        value = np.float64(attrs.value).astype(as_dtype(attrs.dtype))
     return (np.full(tuple(map(int, attrs.shape)), value),)
 
 

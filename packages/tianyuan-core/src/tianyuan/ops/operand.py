@@ -6,6 +6,8 @@ and plain arrays evaluated by references.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -42,9 +44,12 @@ class Operand:
 
     def full(self, shape: shapes.Shape, value: Scalar, dtype: Any = None) -> Any:
         """Make a constant of this operand's runtime; dtype as this operand's by default."""
-        op = get_op("full")
-        name = dtypes.as_dtype(self.dtype if dtype is None else dtype).name
-        return self._apply(op, (), op.attrs(tuple(shape), float(value), name))
+        op, want = get_op("full"), dtypes.as_dtype(self.dtype if dtype is None else dtype)
+
+        def filled(number: float) -> Any:
+            return self._apply(op, (), op.attrs(tuple(shape), number, want.name))
+
+        return fill("full", value, want, filled)
 
     def cast(self, dtype: Any) -> Any:
         """Return this operand in another dtype, or itself where it has it."""
@@ -187,6 +192,26 @@ class Operand:
 
     def __invert__(self) -> Any:
         return get_op("bitwise_not")(self)
+
+
+def fill(op: str, value: Scalar, dtype: dtypes.DType, filled: Callable[[float], Any]) -> Any:
+    """Return a constant of any number; ``filled`` makes one of a double, in the same dtype.
+
+    Raises:
+        DTypeError: where the number does not fit the dtype.
+    """
+    if not isinstance(value, int) or isinstance(value, bool):
+        return filled(float(value))
+    value = int(value)
+    dtypes.expect_fits(op, value, dtype)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf if value > 0 else -math.inf
+    if number == value or dtype.kind not in "iu":
+        return filled(number)
+    # A double holds either half of the bits, but not all of them.
+    return (filled(float(value >> 32)) << 32) | filled(float(value & 0xFFFFFFFF))
 
 
 # Ops whose result is a float even for integers.

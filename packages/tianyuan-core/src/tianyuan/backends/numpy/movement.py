@@ -106,7 +106,8 @@ def _slice_set(ctx: Any, inputs: Arrays, outputs: Arrays, attrs: Any, workspace:
 
 
 def _full(ctx: Any, inputs: Arrays, outputs: Arrays, attrs: Any, workspace: Any) -> None:
-    outputs[0][...] = np.asarray(attrs.value).astype(outputs[0].dtype)
+    with np.errstate(over="ignore"):
+        outputs[0][...] = np.asarray(attrs.value).astype(outputs[0].dtype)
 
 
 def _arange(ctx: Any, inputs: Arrays, outputs: Arrays, attrs: Any, workspace: Any) -> None:
