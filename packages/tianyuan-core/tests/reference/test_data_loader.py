@@ -651,3 +651,45 @@ def test_import_is_light() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+class Interrupting(ArrayDataset):
+    """Raises what a dataset hardly should."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        super().__init__(np.arange(8))
+        self.error = error
+
+    def __getitem__(self, index: int) -> Any:
+        raise self.error("from the dataset")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit])
+def test_whatever_a_worker_raises_comes_with_its_traceback(error: type[BaseException]) -> None:
+    with pytest.raises(RuntimeError, match=f"{error.__name__}: from the dataset"):
+        list(DataLoader(Interrupting(error), num_workers=1))
+
+
+def test_loaders_of_several_threads_start_their_workers_without_waiting_for_ever() -> None:
+    script = (
+        "import threading, numpy as np\n"
+        "from tianyuan.data import DataLoader\n"
+        "from tianyuan.data.dataset import ArrayDataset\n"
+        "def load():\n"
+        "    counts.append(len(list(DataLoader(ArrayDataset(np.arange(20)), num_workers=2))))\n"
+        "counts = []\n"
+        "for _ in range(4):\n"
+        "    threads = [threading.Thread(target=load) for _ in range(4)]\n"
+        "    [thread.start() for thread in threads]\n"
+        "    [thread.join() for thread in threads]\n"
+        "print(set(counts), len(counts))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "{20} 16\n", done.stderr
+
+
+def test_samples_of_different_kinds_are_refused_by_name() -> None:
+    with pytest.raises(TypeError, match="samples differ in kind, got ndarray and str"):
+        Collator().apply([np.zeros(2), "two"])

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+_STACKED = (np.ndarray, np.generic, bool, int, float)  # what may be stacked with an array
+
 
 class Collator:
     """Put samples together: arrays and numbers are stacked along a new first axis.
@@ -56,7 +58,10 @@ class Collator:
 
     @staticmethod
     def _stack(arrays: Sequence[np.ndarray]) -> np.ndarray:
-        shapes = {array.shape for array in arrays}
+        odd = [type(array).__name__ for array in arrays if not isinstance(array, _STACKED)]
+        if odd:
+            raise TypeError(f"Collator: samples differ in kind, got ndarray and {odd[0]}")
+        shapes = {array.shape for array in map(np.asarray, arrays)}
         if len(shapes) != 1:
             raise ValueError(f"Collator: arrays differ in shape, got {sorted(shapes)}")
         return np.stack(arrays)

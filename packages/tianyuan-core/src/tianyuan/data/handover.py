@@ -13,6 +13,7 @@ loader can tell beforehand which names a dead worker may have left.
 from __future__ import annotations
 
 import pickle
+import threading
 from multiprocessing import resource_tracker, shared_memory
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,10 @@ from .interrupt import uninterrupted
 _ALIGNMENT = 64
 _GROWTH = 1.25  # so that batches of slowly growing sizes do not need a new segment each
 
+# Held where this process talks to the tracker of shared memory, and while it forks: a worker
+# forked while another thread talks would wait for ever for a lock that nobody gives back.
+TRACKED = threading.RLock()
+
 # Slot, generation of its segment, and offsets and lengths of the pickle and of each array.
 Parcel = tuple[int, int, tuple[tuple[int, int], ...]]
 _Segments = dict[int, tuple[int, shared_memory.SharedMemory]]
@@ -31,7 +36,8 @@ _Segments = dict[int, tuple[int, shared_memory.SharedMemory]]
 
 def start_tracker() -> None:
     """Start the process that removes segments after a crash, so that all workers share it."""
-    resource_tracker.ensure_running()
+    with TRACKED:
+        resource_tracker.ensure_running()
 
 
 class Outbox:
@@ -84,7 +90,7 @@ class Inbox:
         if held is None or held[0] != generation:
             if held is not None:
                 held[1].close()
-            with uninterrupted():
+            with uninterrupted(), TRACKED:
                 segment = shared_memory.SharedMemory(_name(self._prefix, slot, generation))
                 segment.unlink()
                 self._segments[slot] = generation, segment
@@ -122,13 +128,14 @@ def _copied(segment: shared_memory.SharedMemory, start: int, length: int) -> np.
 
 
 def _discard(name: str) -> None:
-    try:
-        segment = shared_memory.SharedMemory(name)
-    except FileNotFoundError:
-        return
-    except ValueError:
-        # Its worker died between making it and giving it a size, before the tracker knew it.
-        Path("/dev/shm", name).unlink(missing_ok=True)
-    else:
-        segment.close()
-        segment.unlink()
+    with TRACKED:
+        try:
+            segment = shared_memory.SharedMemory(name)
+        except FileNotFoundError:
+            return
+        except ValueError:
+            # Its worker died between making it and giving it a size, before the tracker knew it.
+            Path("/dev/shm", name).unlink(missing_ok=True)
+        else:
+            segment.close()
+            segment.unlink()

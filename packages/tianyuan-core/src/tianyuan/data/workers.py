@@ -113,7 +113,11 @@ def _answer(
         return _DONE, outbox.pack(make(wanted), slot)
     except EndOfStreamError:
         return _ENDED, None
-    except Exception:
+    except (
+        Exception,
+        KeyboardInterrupt,
+        GeneratorExit,
+    ):  # raised by the dataset: SIGINT is ignored
         return _FAILED, traceback.format_exc()[-_LONGEST:]
 
 
@@ -270,7 +274,8 @@ def _start(info: WorkerInfo, make: Callable[[Any], Any], prefix: str) -> _Worker
     try:
         # A worker forked while text waits in a buffer would print it again.
         sys.stdout.flush()
-        process.start()
+        with handover.TRACKED:
+            process.start()
     except BaseException:
         ours.close()
         raise
