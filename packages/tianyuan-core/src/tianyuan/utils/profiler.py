@@ -116,6 +116,10 @@ class Profiler(ContextDecorator):
 
         Raises:
             AttrError: where it records already.
+
+        >>> profiler = Profiler().start()
+        >>> is_profiling(), profiler.stop(), is_profiling()
+        (True, None, False)
         """
         if self in _active:
             raise AttrError("Profiler.start: it records already, expected stop() first")
@@ -125,14 +129,26 @@ class Profiler(ContextDecorator):
         return self
 
     def stop(self) -> None:
-        """Stop recording; what was recorded is kept for ``dump``."""
+        """Stop recording; what was recorded is kept for ``dump``.
+
+        >>> profiler = Profiler().start()
+        >>> profiler.stop()
+        >>> is_profiling()
+        False
+        """
         if self in _active:
             _active.remove(self)
             monitor.remove(self._note)
             self._lives.end(perf_counter())
 
     def step(self) -> None:
-        """Mark the end of a step of training on the timeline."""
+        """Mark the end of a step of training on the timeline.
+
+        >>> with Profiler("profile") as profiler:
+        ...     profiler.step()
+        >>> "step 1" in open(profiler.format_path("profile", os.getpid(), profiler.formats[0])).read()
+        True
+        """
         self._steps += 1
         self._add(f"step {self._steps}", "step", perf_counter(), ph="i", s="p")
 
@@ -141,6 +157,11 @@ class Profiler(ContextDecorator):
 
         Raises:
             OSError: where they cannot be written.
+
+        >>> profiler = Profiler("profile", formats=["memory_flow.svg"])
+        >>> profiler.dump()
+        >>> os.listdir("profile") == [f"{os.getpid()}.memory_flow.svg"]
+        True
         """
         os.makedirs(self._path, exist_ok=True)
         for format in self._formats:
