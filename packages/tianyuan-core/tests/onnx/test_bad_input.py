@@ -316,3 +316,35 @@ def test_without_the_package_the_extra_is_named():
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "tianyuan-core[onnx]" in found.stdout
+
+
+def test_names_of_files_that_no_system_takes_are_refused(tmp_path):
+    (tmp_path / "round.bin").symlink_to(tmp_path / "round.bin")
+    for location in ("w\0.bin", "w" * 5000, "round.bin"):
+        made = model("agraph (float[2] x) => (float[2] y) { y = Add (x, w) }")
+        made.graph.initializer.append(external(location, 2))
+        (tmp_path / "m.onnx").write_bytes(made.SerializeToString())
+        refuses(tmp_path / "m.onnx", "'w'")
+
+
+def test_a_domain_has_one_version():
+    made = model("agraph (float[2] x) => (float[2] y) { y = Neg (x) }", more=', "ai.onnx" : 9')
+    refuses(made, "'ai.onnx' is imported twice", "18 and 9")
+    made = model("agraph (float[2] x) => (float[2] y) { y = Neg (x) }", more=', "ai.onnx" : 18')
+    assert tianyuan.onnx.load(made)(floats(2)).shape == (2,)
+
+
+def test_outputs_without_a_name_are_refused():
+    made = model("agraph (float[2] x) => (float[2] y) { y = Neg (x) }")
+    made.graph.output[0].name = made.graph.node[0].output[0] = ""
+    refuses(made, "an output of graph 'agraph' has no name")
+
+
+@pytest.mark.parametrize("size", ["2", "n"])
+def test_inputs_may_have_any_name(tmp_path, size):
+    made = model(f"agraph (float[{size}] x) => (float[{size}] y) {{ y = Neg (x) }}")
+    made.graph.input[0].name = made.graph.node[0].input[0] = "self"
+    onnx.save(made, tmp_path / "m.onnx")
+    x = floats(2)
+    for loaded in (tianyuan.onnx.load(made), jit.load(tmp_path / "m.onnx")):
+        assert np.array_equal(np.asarray(loaded(self=x)), -x)

@@ -95,7 +95,9 @@ class Model:
     def _choice(self) -> Any:
         return registry.use_backend(self.backend) if self.backend else nullcontext()
 
-    def __call__(self, *args: Any, out: Sequence[np.ndarray] | None = None, **kwargs: Any) -> Any:
+    def __call__(
+        self, /, *args: Any, out: Sequence[np.ndarray] | None = None, **kwargs: Any
+    ) -> Any:
         """Run the model.
 
         Returns what it was given: arrays for arrays, tensors where an input is a tensor; a single

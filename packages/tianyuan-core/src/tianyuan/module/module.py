@@ -102,7 +102,7 @@ class Module(metaclass=ABCMeta):
         [0.0, 2.0]
         """
 
-    def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *inputs: Any, **kwargs: Any) -> Any:
         """Run the pre-hooks, ``forward`` and the hooks.
 
         A pre-hook ``hook(module, inputs)`` may return new inputs, a hook

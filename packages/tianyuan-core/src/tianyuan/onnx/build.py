@@ -106,7 +106,11 @@ def _versions(model: Any) -> dict[str, int]:
     versions: dict[str, int] = {}
     for entry in model.opset_import:
         domain = "" if entry.domain in _FOREIGN else entry.domain
-        versions[domain] = entry.version
+        if versions.setdefault(domain, entry.version) != entry.version:
+            raise ModelFormatError(
+                f"onnx: domain {domain or 'ai.onnx'!r} is imported twice, got versions "
+                f"{versions[domain]} and {entry.version}, expected one"
+            )
     version = versions.get("", newest)
     if not _OLDEST <= version <= newest:
         raise ModelFormatError(
@@ -292,6 +296,8 @@ class _Builder:
         made = [self._node(domain, node, visible) for domain, node in waiting]
         ready = {*inputs, *initialisers, *body.constants} | outer
         body.nodes = _ordered(made, ready)
+        if "" in body.outputs:
+            raise ModelFormatError(f"onnx: an output of graph {graph.name!r} has no name")
         reads = set().union(*(node.reads() for node in body.nodes)) | set(body.outputs)
         missing = reads - visible
         if missing:
@@ -321,10 +327,8 @@ class _Builder:
             count -= 1
         least, most = operator.least, operator.most
         if count < least or (most is not None and count > most):
-            raise node.fail(
-                f"wrong number of inputs, got {count}, expected {least} to "
-                f"{'any number' if most is None else most}"
-            )
+            bound = "" if most == least else f" to {'any number' if most is None else most}"
+            raise node.fail(f"wrong number of inputs, got {count}, expected {least}{bound}")
         needed = count if most is None and operator.form != VALUES else least
         if any(not name for name in node.inputs[:needed]):
             raise node.fail("an input that is needed is left out")

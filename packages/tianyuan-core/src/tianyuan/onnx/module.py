@@ -64,7 +64,7 @@ class OnnxModule(Module):
                 self.weights[name] = _adopted(kind, array, name)
         _fold(self._body, limit, sum(a.nbytes for a in model.initialisers.values()))
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, /, *args: Any, **kwargs: Any) -> Any:
         """Compute the outputs; inputs by position or by the file's names.
 
         Returns a tensor, or a tuple where there are several outputs. Text and dtypes that tensors

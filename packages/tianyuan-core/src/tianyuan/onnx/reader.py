@@ -187,7 +187,14 @@ class TensorReader:
                 f"onnx: {title} lies in another file, expected a path instead of bytes"
             )
         path = Path(location)
-        target = (self._folder / path).resolve()
+        try:
+            target = (self._folder / path).resolve()
+            exists = target.is_file()
+        except (OSError, RuntimeError, ValueError) as error:
+            # a zero byte, a circle of links, a name that is too long, a folder that is closed
+            raise ModelFormatError(
+                f"onnx: {title} names its file wrongly, got {location[:80]!r}: {error}"
+            ) from None
         if not location or path.is_absolute() or not target.is_relative_to(self._folder):
             raise ModelFormatError(
                 f"onnx: {title} lies outside of the model's folder, got {location!r}"
@@ -196,7 +203,7 @@ class TensorReader:
             offset, length = int(entries.get("offset", 0)), int(entries.get("length", size))
         except ValueError:
             raise ModelFormatError(f"onnx: {title} has a wrong offset or length") from None
-        if not target.is_file():
+        if not exists:
             raise ModelFormatError(f"onnx: {title} lies in a file that is missing: {location!r}")
         if offset < 0 or length != size or offset + size > target.stat().st_size:
             raise ModelFormatError(
