@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 from tianyuan import jit
 from tianyuan.errors import ShapeError
 from tianyuan.onnx.dims import read_extent
-from written import floats
+from written import floats, model, runtime
 
 
 def cached(name: str = "past + t"):
@@ -62,3 +62,54 @@ def test_names_that_are_no_sums_are_symbols() -> None:
     assert read_extent("a // 2 - 1", known) == ("-", ("//", "a", 2), 1)
     for text in ("c + a", "a.b", "a + ", "a ** b", "f(a)", "a // 0", "a + 1.5", "-a", "(" * 150):
         assert read_extent(text, known) == text
+
+
+SIZES = {
+    "same upper": 'y = Conv <auto_pad = "SAME_UPPER", strides = [2, 2]> (x, w)',
+    "same lower": """
+        y = MaxPool <auto_pad = "SAME_LOWER", kernel_shape = [3, 3], strides = [2, 2]> (x)
+    """,
+    "made even": """
+        s = Shape <start = 2, end = 3> (x)
+        odd = Mod (s, two)
+        pads = Concat <axis = 0> (none, none, none, none, none, none, odd, none)
+        y = Pad (x, pads)
+    """,
+    "cut": "y = Slice (x, none, ten, two)",
+    "cut from behind": "y = Slice (x, minus, far, two)",
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_that_decide_the_graph_are_noticed(name):
+    """Odd and even, small and large sizes compute other things: no one graph serves them."""
+    counts = {"two": 2, "none": 0, "ten": 10, "minus": -10, "far": 2**40}
+    made = model(
+        f"agraph (float[n, 1, h, w_] x) => (float[n, 1, a, b] y) {{ {SIZES[name]} }}",
+        weights={
+            "w": floats(1, 1, 3, 3),
+            **{key: np.array([count], np.int64) for key, count in counts.items()},
+        },
+    )
+    loaded = tianyuan.onnx.load_model(tianyuan.onnx.load(made), None, None)
+    for height, width in ((6, 6), (7, 5), (6, 9), (33, 18), (224, 64), (2, 2)):
+        x = floats(2, 1, height, width)
+        (wanted,) = runtime(made, {"x": x})
+        found = loaded(x)
+        assert found.shape == wanted.shape
+        assert np.allclose(found, wanted, 1e-5, 1e-5)
+
+
+def test_recurrences_of_no_steps():
+    made = model(
+        """
+        agraph (float[t, n, 3] x) => (float[t, 1, n, 2] y, float[1, n, 2] last)
+        {
+          y, last = LSTM <hidden_size = 2> (x, w, r, , , h)
+        }
+        """,
+        weights={"w": floats(1, 8, 3), "r": floats(1, 8, 2), "h": floats(1, 4, 2)},
+    )
+    rows, last = tianyuan.onnx.load(made)(np.zeros((0, 4, 3), np.float32))
+    assert rows.shape == (0, 1, 4, 2)
+    assert np.array_equal(last.numpy(), floats(1, 4, 2))

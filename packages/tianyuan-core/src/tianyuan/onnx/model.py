@@ -30,7 +30,11 @@ _PROGRAM_LIMIT = 16
 _VALUE_BYTES = 1024
 # Sizes of the first axis and of all others at which a graph with symbols is tried.
 _EXAMPLES = ((2, 224), (2, 64), (2, 32), (2, 16), (2, 8), (3, 5), (2, 128), (1, 1))
-_OTHERS = ((3, 256), (3, 96), (5, 7))
+# Sizes at which it is made again; the third number is how far each further symbol is from the last,
+# so that odd and even, small and large meet. Sizes that the model refuses say nothing.
+_OTHERS = (
+    (3, 256, 0), (3, 96, 0), (3, 255, 0), (5, 7, 0), (1, 97, 1), (3, 64, 1), (2, 5, 1), (4, 2, 0),
+)  # fmt: skip
 
 
 def load_model(module: OnnxModule, backend: str | None, threads: int | None) -> Model:
@@ -103,23 +107,27 @@ def symbolic_graph(module: OnnxModule) -> Graph | None:
     return None
 
 
-def _sizes(module: OnnxModule, first: int, rest: int) -> dict[str, int]:
+def _sizes(module: OnnxModule, first: int, rest: int, apart: int = 0) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for info in module.inputs:
         for axis, extent in enumerate(_extents(module, info)):
             if isinstance(extent, str):
-                sizes.setdefault(extent, first if axis == 0 else rest)
+                later = rest + apart * len(sizes)
+                sizes.setdefault(extent, first if axis == 0 else later)
     return sizes
 
 
 def _holds(module: OnnxModule, graph: Graph) -> bool:
-    for first, rest in _OTHERS:
+    found = False
+    for first, rest, apart in _OTHERS:
         try:
-            twin = trace_graph(module, _sizes(module, first, rest))
+            twin = trace_graph(module, _sizes(module, first, rest, apart))
         except (TianyuanError, SymbolFixed):
             continue
-        return first_difference(graph, twin) is None
-    return False
+        if first_difference(graph, twin) is not None:
+            return False
+        found = True
+    return found
 
 
 def trace_graph(module: OnnxModule, sizes: Mapping[str, int], symbols: bool = True) -> Graph:
@@ -260,7 +268,9 @@ class SizedModel(Model):
             for (name, spec), value in zip(self.input_specs.items(), inputs, strict=True)
         ]
 
-    def __call__(self, *args: Any, out: Sequence[np.ndarray] | None = None, **kwargs: Any) -> Any:
+    def __call__(
+        self, /, *args: Any, out: Sequence[np.ndarray] | None = None, **kwargs: Any
+    ) -> Any:
         """Run the model as ``Model`` does, making the graph for new shapes or values first."""
         given = self._bind(args, kwargs)
         return self.model_for(given)(*given, out=out)
@@ -307,7 +317,9 @@ class EagerModel(Model):
         self._reason = reason
         warnings.warn(f"onnx: the model runs eagerly: {reason}", stacklevel=4)
 
-    def __call__(self, *args: Any, out: Sequence[np.ndarray] | None = None, **kwargs: Any) -> Any:
+    def __call__(
+        self, /, *args: Any, out: Sequence[np.ndarray] | None = None, **kwargs: Any
+    ) -> Any:
         """Run the model; tensors come back where an input is a tensor, else arrays.
 
         Raises:

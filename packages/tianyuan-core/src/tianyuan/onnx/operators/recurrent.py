@@ -111,7 +111,8 @@ class _Cell:
         sides = []
         for row in rows:
             steps = [reshaped(y, (1, 1, batch, hidden)) for y in row]
-            sides.append(run("concat", *steps, axis=0))
+            nothing = (0, 1, batch, hidden)
+            sides.append(run("concat", *steps, axis=0) if steps else self.x.full(nothing, 0.0))
         whole = run("concat", *sides, axis=1)
         ends = []
         for states in zip(*last, strict=True):
