@@ -197,7 +197,8 @@ CASES: dict[str, tuple[Callable[..., Any], Sequence[Any]]] = {
     "padding": (
         lambda x: (f.pad(x, (1, 2)), f.pad(x, (1, 0, 2, 1), value=3.0), f.pad(x, (-1, 1)),
                    f.pad(x, (1, 2, 2, 1), mode="reflect"), f.pad(x, (1, 2, 2, 1),
-                   mode="replicate")),
+                   mode="replicate"), f.pad(x, (1, 2, 0, 3), mode="circular"),
+                   f.pad(x, (-1, 2, 2, -1), mode="circular")),
         (IMAGE,),
     ),
     "shuffles": (
@@ -240,6 +241,12 @@ LAYERS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "conv2d_same": (lambda: nn.Conv2d(4, 6, 4, padding="same"), (2, 4, 9, 8)),
     "conv2d_reflect": (lambda: nn.Conv2d(4, 6, 3, padding=1, padding_mode="reflect"), (2, 4, 9, 8)),
     "conv3d": (lambda: nn.Conv3d(2, 4, 3, 1, 1, groups=2), (2, 2, 5, 6, 7)),
+    "conv2d_circular": (
+        lambda: nn.Conv2d(4, 6, 3, padding=(1, 2), padding_mode="circular"),
+        (2, 4, 9, 8),
+    ),
+    "max_pool3d": (lambda: nn.MaxPool3d((2, 3, 2), (1, 2, 2), (1, 1, 0)), (2, 2, 5, 6, 7)),
+    "max_pool3d_ceil": (lambda: nn.MaxPool3d(2, ceil_mode=True), (2, 2, 5, 6, 7)),
     "conv_transpose1d": (lambda: nn.ConvTranspose1d(4, 6, 3, 2, 1, 1), (2, 4, 9)),
     "conv_transpose2d": (lambda: nn.ConvTranspose2d(4, 6, 3, 2, 1, 1, groups=2), (2, 4, 5, 6)),
     "batch_norm1d": (lambda: nn.BatchNorm1d(4), (6, 4)),

@@ -143,6 +143,31 @@ def max_pool1d(
     return F.squeeze(wide, 2)
 
 
+@aten("max_pool3d")
+def max_pool3d(
+    x: Tensor, kernel: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,), ceil_mode: bool = False,
+) -> Tensor:  # fmt: skip
+    """Take the largest of each plane's windows, then of each line's over the planes."""
+    if x.ndim != 5:
+        raise UnsupportedError(f"input must be (N, C, D, H, W), got rank {x.ndim}")
+    size, step, pad = (
+        tuple(v) * 3 if len(v) == 1 else tuple(v) for v in (kernel, stride or kernel, padding)
+    )
+    n, c, d, h, w = x.shape
+    flat = x.reshape((n, c * d, h, w))
+    flat = max_pool2d(flat, size[1:], step[1:], pad[1:], dilation, ceil_mode)
+    high, wide = flat.shape[2:]
+    line = flat.reshape((n, c, d, high * wide))
+    line = max_pool2d(line, (size[0], 1), (step[0], 1), (pad[0], 0), dilation, ceil_mode)
+    return line.reshape((n, c, line.shape[2], high, wide))
+
+
+@aten("max_pool3d_with_indices")
+def max_pool3d_with_indices(x: Tensor, *window: Any) -> tuple[Tensor, None]:
+    return max_pool3d(x, *window), None
+
+
 @aten("avg_pool2d")
 def avg_pool2d(
     x: Tensor, kernel: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),

@@ -246,9 +246,28 @@ def constant_pad_nd(x: Tensor, widths: Sequence[int], value: float = 0) -> Tenso
 @aten("pad")
 def pad(x: Tensor, widths: Sequence[int], mode: str = "constant", value: Any = None) -> Tensor:
     modes = {"constant": "constant", "reflect": "reflect", "replicate": "edge"}
+    if mode == "circular":
+        return _wrapped(x, widths)
     if mode not in modes:
-        raise UnsupportedError(f"padding mode must be one of {', '.join(modes)}, got {mode}")
+        names = ", ".join((*modes, "circular"))
+        raise UnsupportedError(f"padding mode must be one of {names}, got {mode}")
     return _padded(x, widths, modes[mode], value or 0.0)
+
+
+def _wrapped(x: Tensor, widths: Sequence[int]) -> Tensor:
+    """Pad each axis by its other end, the last axis first; negative widths cut before."""
+    for number in range(len(widths) // 2):
+        axis = x.ndim - 1 - number
+        before, after = (int(n) for n in widths[2 * number : 2 * number + 2])
+        lost = max(0, -before)
+        kept = cut(x, axis, lost, x.shape[axis] - lost - max(0, -after))
+        parts = [kept]
+        if before > 0:
+            parts.insert(0, cut(kept, axis, kept.shape[axis] - before, before))
+        if after > 0:
+            parts.append(cut(kept, axis, 0, after))
+        x = F.concat(parts, axis)
+    return x
 
 
 @aten("reflection_pad1d", "reflection_pad2d")
