@@ -146,7 +146,9 @@ class Profiler(ContextDecorator):
 
         >>> with Profiler("profile") as profiler:
         ...     profiler.step()
-        >>> "step 1" in open(profiler.format_path("profile", os.getpid(), profiler.formats[0])).read()
+        >>> file = profiler.format_path("profile", os.getpid(), "chrome_timeline.json")
+        >>> with open(file) as timeline:
+        ...     "step 1" in timeline.read()
         True
         """
         self._steps += 1
