@@ -53,16 +53,14 @@ def quantize_file(
         AttrError: where there is no data, numbers are not finite, a pattern fits no product, or
             nothing can be quantised.
 
-    >>> import tempfile
     >>> import tianyuan.module as M
     >>> from tianyuan.jit import trace
     >>> net = M.Linear(4, 2)
     >>> run = trace(lambda x: net(x), capture_as_const=True)
     >>> data = np.ones((8, 4), np.float32)
     >>> _ = run(Tensor(data))
-    >>> folder = tempfile.mkdtemp()
-    >>> _ = run.dump(f"{folder}/net.tym")
-    >>> report = quantize_file(f"{folder}/net.tym", [data], f"{folder}/int8.tym")
+    >>> _ = run.dump("net.tym")
+    >>> report = quantize_file("net.tym", [data], "int8.tym")
     >>> report.output_snr > 20
     True
     """

@@ -49,11 +49,10 @@ class Profiler(ContextDecorator):
     Raises:
         AttrError: for an unknown format or option.
 
-    >>> import os, tempfile, tianyuan as ty
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> with Profiler(folder.name) as profiler:
+    >>> import os, tianyuan as ty
+    >>> with Profiler("profile") as profiler:
     ...     _ = ty.Tensor([1.0]) + 1.0
-    >>> os.listdir(folder.name) == [f"{os.getpid()}.chrome_timeline.json"]
+    >>> os.listdir("profile") == [f"{os.getpid()}.chrome_timeline.json"]
     True
     """
 
@@ -272,13 +271,12 @@ def merge_trace_events(directory: str) -> None:
     Raises:
         FileNotFoundError: where the folder holds none.
 
-    >>> import os, pathlib, tempfile
-    >>> folder = tempfile.TemporaryDirectory()
+    >>> import pathlib
     >>> for pid in (1, 2):
     ...     text = '{"traceEvents": [{"pid": %d}]}' % pid
-    ...     _ = pathlib.Path(folder.name, f"{pid}.chrome_timeline.json").write_text(text)
-    >>> merge_trace_events(folder.name)
-    >>> pathlib.Path(folder.name, "merge.chrome_timeline.json").read_text()
+    ...     _ = pathlib.Path(f"{pid}.chrome_timeline.json").write_text(text)
+    >>> merge_trace_events(".")
+    >>> pathlib.Path("merge.chrome_timeline.json").read_text()
     '{"traceEvents": [{"pid": 1}, {"pid": 2}]}'
     """
     folder = Path(directory)
