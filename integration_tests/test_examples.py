@@ -6,6 +6,7 @@ import importlib
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,9 @@ def test_the_first_losses_are_pytorchs(name: str, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_a_whole_run_is_as_accurate_as_pytorchs(name: str, record_property: object) -> None:
+def test_a_whole_run_is_as_accurate_as_pytorchs(
+    name: str, record_property: Callable[[str, object], None]
+) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed")
     needs(name)
     text = run(name)
