@@ -1,4 +1,4 @@
-"""Let modules that plugins bring be imported by the names that they have below ``tianyuan``."""
+"""Decide by which further names below ``tianyuan`` modules of plugins and of core are imported."""
 
 from __future__ import annotations
 
@@ -6,11 +6,50 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from types import ModuleType
+from typing import Any
 
 from . import plugins
 
 _ROOT = f"{__package__}."
+
+# Where MegEngine has a module of its own, and where its names are found here.
+_MOVED = {
+    "tensor": "imperative.tensor",
+    "version": "_version",
+    "distributed.functional": "functional.distributed",
+    "jit.tracing": "jit",
+    "random.rng": "random",
+    **{f"optimizer.{name}": "optimizer" for name in ("clip_grad", "lr_scheduler", "multi_step_lr")},
+    **{
+        f"module.{name}": "module"
+        for name in (
+            "adaptive_pooling", "batchnorm", "concat", "dropout", "elemwise", "embedding",
+            "identity", "lrn", "multiheadattn", "normalization", "padding", "rnn", "sequential",
+        )
+    },
+    **{
+        f"quantization.{name}": "quantization"
+        for name in ("fake_quant", "qconfig", "quantize", "utils")
+    },
+}  # fmt: skip
+
+
+class _Moved(ModuleType):
+    """Stands for a module that lies elsewhere, and loads it when a name of it is asked for.
+
+    It is never an attribute of its parent, where a function may bear its name.
+    """
+
+    def __init__(self, name: str, target: str) -> None:
+        super().__init__(name, f"Names of ``{target}``, where MegEngine has them.")
+        self._target = target
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name != "__version__":
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        return getattr(import_module(self._target), name)
 
 
 class _Loader:
@@ -37,11 +76,29 @@ class _Finder:
     ) -> ModuleSpec | None:
         if not fullname.startswith(_ROOT):
             return None
-        found = plugins.namespaces().get(fullname[len(_ROOT) :])
+        found = self._target(fullname[len(_ROOT) :])
         return None if found is None else ModuleSpec(fullname, _Loader(found))  # type: ignore[arg-type]
+
+    def _target(self, name: str) -> str | None:
+        return plugins.namespaces().get(name)
+
+
+class _Below(_Finder):
+    """Goes first, lest a module of an aliased package is loaded a second time by its path."""
+
+    def _target(self, name: str) -> str | None:
+        above, _, last = name.rpartition(".")
+        package = sys.modules.get(_ROOT + above)
+        if package is None or package.__name__ == _ROOT + above:
+            return None
+        target = f"{package.__name__}.{last}"
+        return target if find_spec(target) is not None else None
 
 
 def install() -> None:
-    """Ask plugins for modules below ``tianyuan`` that core does not have."""
+    """Ask plugins for modules below ``tianyuan`` that core does not have; name what has moved."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Below())
         sys.meta_path.append(_Finder())
+    for name, target in _MOVED.items():
+        sys.modules.setdefault(_ROOT + name, _Moved(_ROOT + name, _ROOT + target))
