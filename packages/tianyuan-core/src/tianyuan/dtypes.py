@@ -222,7 +222,8 @@ def ingest(data: Any, dtype: Any = None) -> np.ndarray:
             )
         return np.array(array, dtype=want, order="C", copy=True, ndmin=0)
     if array.dtype == np.float64 or (array.dtype.kind == "f" and array.dtype.itemsize > 8):
-        return np.array(array, dtype=np.float32, order="C")
+        with np.errstate(over="ignore"):
+            return np.array(array, dtype=np.float32, order="C")
     if array.dtype.kind == "c" and array.dtype.itemsize > 8:
         return np.array(array, dtype=np.complex64, order="C")
     if array.dtype == np.int64 and not (isinstance(data, np.generic) and data.dtype != np.int64):

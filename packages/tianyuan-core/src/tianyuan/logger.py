@@ -154,6 +154,7 @@ def set_log_file(fout: str | os.PathLike[str] | TextIO, mode: str = "a") -> None
 
     Raises:
         OSError: where it cannot be opened; what was set before stays.
+        TypeError: where it is neither a path nor can be written to.
 
     >>> import io, logging
     >>> text = io.StringIO(); set_log_file(text)
@@ -161,6 +162,10 @@ def set_log_file(fout: str | os.PathLike[str] | TextIO, mode: str = "a") -> None
     True
     """
     global _file
+    if not isinstance(fout, (str, os.PathLike)) and not callable(getattr(fout, "write", None)):
+        raise TypeError(
+            f"set_log_file: fout is wrong, got {type(fout).__name__}, expected a path or a file"
+        )
     made: logging.Handler = (
         logging.FileHandler(fout, mode, encoding="utf-8")
         if isinstance(fout, (str, os.PathLike))

@@ -138,3 +138,34 @@ def test_weights_by_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     ty.save([2], folder / f"net-{digest}.tym")
     with pytest.raises(HubError, match="is damaged"):
         hub.load_serialized_obj_from_url(f"https://m.example/net-{digest}.tym")
+
+
+@pytest.mark.parametrize("stated", ["'numpy'", "5", "[None]"])
+def test_dependencies_that_are_no_list_of_names_are_refused(tmp_path: Path, stated: str) -> None:
+    (tmp_path / "hubconf.py").write_text(f"dependencies = {stated}\n")
+    with pytest.raises(HubError, match="states its dependencies wrongly"):
+        hub.list(str(tmp_path))
+
+
+def test_a_dotted_dependency_of_a_missing_package_is_named(tmp_path: Path) -> None:
+    (tmp_path / "hubconf.py").write_text("dependencies = ['no_such_package_here.part']\n")
+    with pytest.raises(HubError, match="no_such_package_here.part"):
+        hub.list(str(tmp_path))
+
+
+def test_a_repository_may_change_the_search_path(tmp_path: Path) -> None:
+    (tmp_path / "hubconf.py").write_text("import sys\nsys.path.pop(0)\ndef net():\n    return 3\n")
+    before = sys.path[:]
+    assert hub.load(str(tmp_path), "net") == 3
+    assert sys.path == before
+
+
+def test_arguments_of_wrong_kinds_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "hubconf.py").write_text("def net():\n    return 3\n")
+    with pytest.raises(HubError, match="repository is wrong, got NoneType"):
+        hub.list(None)  # type: ignore[arg-type]
+    with pytest.raises(HubError, match="offers no function None"):
+        hub.load(str(tmp_path), None)  # type: ignore[arg-type]
+    for address in (5, "http://[wrong"):
+        with pytest.raises(HubError, match="address of weights is wrong"):
+            hub.load_serialized_obj_from_url(address)  # type: ignore[arg-type]

@@ -118,3 +118,8 @@ def test_level_from_the_environment() -> None:
             check=True,
         )
         assert done.stdout == f"{want}\n"
+
+
+def test_a_file_that_cannot_be_written_to_is_refused() -> None:
+    with pytest.raises(TypeError, match="set_log_file: fout is wrong, got int"):
+        ty_logger.set_log_file(5)  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -413,3 +414,42 @@ def test_a_labelled_module_computes_the_same() -> None:
     np.testing.assert_array_equal(other(x).numpy(), before)
     assert amp.convert_module_format(net) is net
     assert net.bn.running_mean.format == "nhwc"
+
+
+def _step(scaler: amp.GradScaler, gradient: float, dtype: str = "float32") -> Any:
+    p = ty.Parameter(np.ones(2), dtype=dtype)
+    manager = GradManager().attach([p])
+    with manager:
+        scaler.backward(manager, (p * gradient).sum())
+    return p.grad
+
+
+def test_a_scale_that_shrinks_or_grows_for_ever_stays_one_that_can_be_taken_out_again() -> None:
+    shrinking = amp.GradScaler(init_scale=2.0**-120)
+    for _ in range(20):
+        assert _step(shrinking, float("inf")) is None
+    assert shrinking.scale_factor == 2.0**-126
+    assert _step(shrinking, 2.0**100).tolist() == [2.0**100] * 2
+    growing = amp.GradScaler(init_scale=2.0**120, growth_interval=1)
+    for _ in range(20):
+        assert _step(growing, 1.0).tolist() == [1.0, 1.0]
+    assert growing.scale_factor == 2.0**126
+
+
+def test_gradients_of_float64_beyond_float32_are_finite() -> None:
+    scaler = amp.GradScaler(init_scale=4.0)
+    assert _step(scaler, 1e200, "float64").tolist() == [1e200, 1e200]
+    assert scaler.scale_factor == 4.0
+
+
+@pytest.mark.parametrize("wrong", [float("inf"), float("nan"), 0, -1, "2", None])
+def test_a_factor_that_is_no_positive_number_is_refused(wrong: Any) -> None:
+    scaler = amp.GradScaler()
+    before = scaler.state_dict()
+    with pytest.raises(AttrError, match="init_scale must be positive"):
+        amp.GradScaler(init_scale=wrong)
+    with pytest.raises(AttrError, match="scale_factor must be positive"):
+        scaler.load_state_dict({**before, "scale_factor": wrong})
+    with pytest.raises(AttrError, match="_growth_tracker is wrong"):
+        scaler.load_state_dict({**before, "_growth_tracker": 1.5})
+    assert scaler.state_dict() == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from ..imperative.state import state
 from ..imperative.tensor import Tensor
 from ..jit import exclude_from_trace
 
+_LARGEST = 2.0**126  # it and its inverse are normal numbers of float32
 _SAVED = ("scale_factor", "growth_factor", "backoff_factor", "growth_interval")
 
 
@@ -61,9 +63,8 @@ class GradScaler:
             ("growth_factor", growth_factor),
             ("backoff_factor", backoff_factor),
         ):
-            if not value > 0:
-                raise AttrError(f"GradScaler: {name} must be positive, got {value!r}")
-        if growth_interval < 0:
+            _expect_positive(f"GradScaler: {name}", value)
+        if not isinstance(growth_interval, int) or growth_interval < 0:
             raise AttrError(f"GradScaler: growth_interval must be >= 0, got {growth_interval!r}")
         self.scale_factor = float(init_scale)
         self.growth_factor = float(growth_factor)
@@ -151,19 +152,22 @@ class GradScaler:
             32.0
         """
         if new_scale is not None:
-            if not new_scale > 0:
-                raise AttrError(f"GradScaler.update: new_scale must be positive, got {new_scale!r}")
+            _expect_positive("GradScaler.update: new_scale", new_scale)
             self.scale_factor = float(new_scale)
         elif self.growth_interval and self._found_non_finite:
-            self.scale_factor *= self.backoff_factor
+            self._multiply(self.backoff_factor)
             self._growth_tracker = 0
         elif self.growth_interval:
             self._growth_tracker += 1
             if self._growth_tracker >= self.growth_interval:
-                self.scale_factor *= self.growth_factor
+                self._multiply(self.growth_factor)
                 self._growth_tracker = 0
         self._found_non_finite = False
         return self
+
+    def _multiply(self, change: float) -> None:
+        """Change the factor, as far as it and its inverse are numbers that float32 holds."""
+        self.scale_factor = min(max(self.scale_factor * change, 1 / _LARGEST), _LARGEST)
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that makes the scaler what it is.
@@ -180,7 +184,7 @@ class GradScaler:
         """Become what ``state_dict`` described.
 
         Raises:
-            KeyError: where an entry is missing; nothing has changed then.
+            KeyError, AttrError: where an entry is missing or wrong; nothing has changed then.
 
         Example:
             >>> from tianyuan.amp import GradScaler
@@ -190,12 +194,26 @@ class GradScaler:
             4.0
         """
         found = {name: state[name] for name in (*_SAVED, "_growth_tracker")}
+        for name in _SAVED[:3]:
+            _expect_positive(f"GradScaler.load_state_dict: {name}", found[name])
+        for name in (_SAVED[3], "_growth_tracker"):
+            if type(found[name]) is not int or found[name] < 0:
+                raise AttrError(
+                    f"GradScaler.load_state_dict: {name} is wrong, got {found[name]!r}, "
+                    "expected an int >= 0"
+                )
         for name, value in found.items():
             setattr(self, name, value)
 
     @staticmethod
     def _factor(read: Any) -> Tensor:
         return host_value(read, "float32")
+
+
+def _expect_positive(what: str, value: Any) -> None:
+    number = isinstance(value, (int, float, np.floating, np.integer))
+    if not number or not 0 < value < math.inf:
+        raise AttrError(f"{what} must be positive, got {value!r}, expected a finite number > 0")
 
 
 def _as_list(value: Tensor | Sequence[Tensor] | None) -> list[Tensor]:
@@ -206,4 +224,4 @@ def _as_list(value: Tensor | Sequence[Tensor] | None) -> list[Tensor]:
 
 def _finite(tensor: Tensor) -> bool:
     assert tensor.grad is not None
-    return bool(np.isfinite(tensor.grad.numpy().astype(np.float32)).all())
+    return bool(np.isfinite(tensor.grad.numpy()).all())

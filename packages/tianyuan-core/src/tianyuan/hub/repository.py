@@ -50,6 +50,12 @@ def _find(
     Raises:
         HubError: where there is none, or what is asked for needs a download.
     """
+    if not isinstance(repo_info, (str, os.PathLike)):
+        raise HubError(
+            f"hub: repository is wrong, got {type(repo_info).__name__}, expected a folder or "
+            "'owner/name[:branch]'"
+        )
+    repo_info = os.fspath(repo_info)
     if protocol not in PROTOCOLS:
         raise HubError(f"hub: protocol is wrong, got {protocol!r}, expected HTTPS or SSH")
     folder = Path(repo_info).expanduser()
@@ -110,7 +116,12 @@ def import_module(
     module = importlib.util.module_from_spec(spec)
     with _on_path(folder):
         spec.loader.exec_module(module)
-    missing = [name for name in getattr(module, "dependencies", ()) if not _is_there(name)]
+    needed = getattr(module, "dependencies", ())
+    if not isinstance(needed, (tuple, type([]))) or not all(isinstance(n, str) for n in needed):
+        raise HubError(
+            f"hub: {path} states its dependencies wrongly, got {needed!r}, expected a list of names"
+        )
+    missing = [name for name in needed if not _is_there(name)]
     if missing:
         raise HubError(f"hub: {path} needs packages that are missing, got {', '.join(missing)}")
     return module
@@ -125,15 +136,19 @@ def _on_path(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        sys.path.remove(str(folder))
+        if str(folder) in sys.path:  # the repository's code may have changed it
+            sys.path.remove(str(folder))
         for name in set(sys.modules) - known:
             path = getattr(sys.modules[name], "__file__", None)
-            if path is not None and Path(path).is_relative_to(folder):
+            if isinstance(path, str) and Path(path).is_relative_to(folder):
                 del sys.modules[name]
 
 
 def _is_there(name: str) -> bool:
-    return importlib.util.find_spec(name) is not None
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):  # the package of a dotted name is missing, or it is no name
+        return False
 
 
 def list(
@@ -215,7 +230,7 @@ def help(
 
 
 def _entry(module: ModuleType, entry: str) -> Callable[..., Any]:
-    found = getattr(module, entry, None)
-    if entry.startswith("_") or not callable(found):
+    found = getattr(module, entry, None) if isinstance(entry, str) else None
+    if found is None or entry.startswith("_") or not callable(found):
         raise HubError(f"hub: {module.__file__} offers no function {entry!r}")
     return found  # type: ignore[no-any-return]

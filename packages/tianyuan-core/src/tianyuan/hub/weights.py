@@ -39,7 +39,13 @@ def load_serialized_obj_from_url(url: str, model_dir: str | os.PathLike[str] | N
     >>> load_serialized_obj_from_url("https://models.example/a.tym", folder.name)
     {'w': 3}
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        named = isinstance(url, str)
+    except (AttributeError, TypeError, ValueError):
+        named = False
+    if not named:
+        raise HubError(f"hub: address of weights is wrong, got {url!r}, expected a URL")
     if parts.scheme == "file":
         path = Path(unquote(parts.path))
     else:
