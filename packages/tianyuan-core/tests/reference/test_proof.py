@@ -9,6 +9,7 @@ import pytest
 import tianyuan as ty
 from tianyuan import registry
 from tianyuan.dtypes import is_float
+from tianyuan.errors import KernelError, ShapeError
 from tianyuan.imperative.tensor import create
 from tianyuan.jit import load, trace
 from tianyuan.ops.reference import evaluate
@@ -140,3 +141,33 @@ def test_factors_are_factors(full: bool) -> None:
                 eye = np.broadcast_to(np.eye(side.shape[-1]), side.shape)
                 np.testing.assert_allclose(side, eye, atol=tolerance)
     assert count
+
+
+def line_of(text: str) -> int:
+    """Return the number of the only line of this file that holds a text."""
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    (found,) = [i for i, line in enumerate(lines, 1) if line.strip() == text]
+    return found
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_refusal_is_raised_at_the_users_line(traced: bool) -> None:
+    def wrong(x: ty.Tensor) -> ty.Tensor:
+        return ty.functional.matmul(x, x)
+
+    function = trace(wrong, symbolic=True) if traced else wrong
+    with pytest.raises(ShapeError, match="matmul: ") as caught:
+        function(ty.Tensor(np.ones((2, 3))))
+    here = {entry.lineno + 1 for entry in caught.traceback if str(entry.path) == __file__}
+    assert line_of("return ty.functional.matmul(x, x)") in here
+
+
+def test_a_step_that_fails_names_the_users_line() -> None:
+    def picked(x: ty.Tensor, places: ty.Tensor) -> ty.Tensor:
+        return (x * 2.0)[places]
+
+    function = trace(picked, symbolic=True)
+    function(ty.Tensor([1.0, 2.0]), ty.Tensor([0, 1]))
+    line = line_of("return (x * 2.0)[places]")
+    with pytest.raises(KernelError, match=rf"take: .*, got 5, .*test_proof\.py:{line}\)"):
+        function(ty.Tensor([1.0, 2.0]), ty.Tensor([0, 5]))
