@@ -121,3 +121,11 @@ def test_sizes_as_tensors_and_arrays() -> None:
         assert F.vision.warp_perspective(image, T(np.eye(3)[None]), size).shape == (1, 1, 2, 5)
     np.testing.assert_array_equal(F.sum(T(A), np.array([0, 1])).numpy(), A.sum())
     np.testing.assert_array_equal(F.sum(T(A), range(2)).numpy(), A.sum())
+
+
+@pytest.mark.parametrize("extents", [(2, 3), [2, 3], T([2, 3]), np.array([2, 3])])
+def test_eye_takes_both_extents_at_once(extents: object) -> None:
+    np.testing.assert_array_equal(F.eye(extents).numpy(), np.eye(2, 3))
+    np.testing.assert_array_equal(F.eye(T(2), T(3)).numpy(), np.eye(2, 3))
+    with pytest.raises(ShapeError, match="eye: expected one or two extents"):
+        F.eye((2, 3, 4))

@@ -42,9 +42,7 @@ def test_what_stands_there_is_not_hidden() -> None:
         import_module("tianyuan.module.nothing")
 
 
-def test_naming_modules_loads_none() -> None:
-    code = (
-        "import sys, tianyuan.module.rnn, tianyuan.tensor; print('tianyuan.module' in sys.modules)"
-    )
+def test_further_names_load_nothing() -> None:
+    code = "import sys, tianyuan.tensor; print('tianyuan.module' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

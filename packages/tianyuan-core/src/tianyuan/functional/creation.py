@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
 
 from .. import dtypes, shapes
 from ..device import get_default_device
-from ..errors import AttrError
+from ..errors import AttrError, ShapeError
 from ..imperative.tensor import Tensor, create
 from ..ops.operand import Operand, fill
 from ..registry import get_op
@@ -182,11 +183,21 @@ def linspace(
     return cast(Tensor, row.cast(want))
 
 
-def eye(N: int, M: int | None = None, *, dtype: Any = "float32", device: Any = None) -> Tensor:
+def eye(
+    N: int | Sequence[int], M: int | None = None, *, dtype: Any = "float32", device: Any = None
+) -> Tensor:
     """Create an (N, M) matrix, square without M, with ones on the main diagonal.
+
+    Both extents may also be given as one pair, list or tensor.
+
+    Raises:
+        ShapeError: where an extent is negative, or there are more than two.
 
     >>> eye(2).tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """
-    rows, cols = non_negative("eye", shape_of("eye", (N, N if M is None else M)))
+    extents = non_negative("eye", shape_of("eye", N if M is None else (N, M)))
+    if len(extents) not in (1, 2):
+        raise ShapeError(f"eye: expected one or two extents, got {shapes.format_shape(extents)}")
+    rows, cols = extents[0], extents[-1]
     return _make("eye", device, rows=rows, cols=cols, k=0, dtype=dtypes.as_dtype(dtype).name)
