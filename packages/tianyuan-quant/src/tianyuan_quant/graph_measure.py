@@ -32,8 +32,10 @@ def measured(
         for value in node.outputs
         if value in quantiser.places and value.spec.dtype == np.float32
     }
+    floats: list[list[np.ndarray]] = []
     for batch in batches:
         want, got = evaluate(graph, batch), evaluate(new, batch)
+        floats.append([want[value] for value in graph.outputs])
         for value, found in noise.items():
             stored, params = quantiser.places[value]
             found.add(want[value], params.real(got[stored]))
@@ -43,11 +45,11 @@ def measured(
     if sensitivity:
         every = {label(node) for node in products}
         others: Callable[[Node], set[str]] = lambda node: every - {label(node)}  # noqa: E731
-        alone = {n.outputs[0]: _with(quantiser, others(n), batches) for n in products}
+        alone = {n.outputs[0]: _with(quantiser, others(n), batches, floats) for n in products}
     losses = {n.outputs[0]: noise[n.outputs[0]].decibel for n in products} | alone
     worst = sorted(losses, key=lambda value: losses[value])[:_ASKED] if total.noise else []
     wins = {
-        node.outputs[0]: _with(quantiser, {label(node)}, batches) - total.decibel
+        node.outputs[0]: _with(quantiser, {label(node)}, batches, floats) - total.decibel
         for node in products
         if node.outputs[0] in worst
     }
@@ -65,13 +67,12 @@ def measured(
     return Report(tuple(layers), total.decibel)
 
 
-def _with(quantiser: Quantiser, kept: set[str], batches: Batches) -> float:
+def _with(quantiser: Quantiser, kept: set[str], batches: Batches, floats: Batches) -> float:
     """Return the output's ratio with more products in floats."""
     patterns = [*quantiser.kept, *map(escape, kept)]
-    graph, noise = quantiser.graph, Noise()
-    other = replace(quantiser, kept=patterns, places={}).run()
-    for batch in batches:
-        want, got = evaluate(graph, batch), evaluate(other, batch)
-        for old, value in zip(graph.outputs, other.outputs, strict=True):
-            noise.add(want[old], got[value])
+    noise, other = Noise(), replace(quantiser, kept=patterns, places={}).run()
+    for batch, want in zip(batches, floats, strict=True):
+        got = evaluate(other, batch)
+        for old, value in zip(want, other.outputs, strict=True):
+            noise.add(old, got[value])
     return noise.decibel
