@@ -348,3 +348,45 @@ def test_inputs_may_have_any_name(tmp_path, size):
     x = floats(2)
     for loaded in (tianyuan.onnx.load(made), jit.load(tmp_path / "m.onnx")):
         assert np.array_equal(np.asarray(loaded(self=x)), -x)
+
+
+@pytest.mark.parametrize(
+    ("kind", "gates", "spoilt", "words"),
+    [
+        ("GRU", 3, {"w": (18,)}, r"W does not fit, got \(18,\), expected \(1, 6, 3\)"),
+        ("LSTM", 4, {"r": (1, 8, 3)}, r"R does not fit, got \(1, 8, 3\), expected \(1, 8, 2\)"),
+        ("RNN", 1, {"b": (1, 2)}, r"B does not fit, got \(1, 2\), expected \(1, 4\)"),
+        ("GRU", 3, {"h": (4, 2)}, r"a first state does not fit, got \(4, 2\), expected \(1, batch"),
+    ],
+)
+def test_weights_of_recurrences_that_do_not_fit_are_named(kind, gates, spoilt, words):
+    shapes = {"w": (1, gates * 2, 3), "r": (1, gates * 2, 2), "b": (1, gates * 4), "h": (1, 4, 2)}
+    made = model(
+        "agraph (float[5, 4, 3] x) => (float[5, 1, 4, 2] y) "
+        f"{{ y = {kind} <hidden_size = 2> (x, w, r, b, , h) }}",
+        weights={name: floats(*shape) for name, shape in {**shapes, **spoilt}.items()},
+    )
+    with pytest.raises(ShapeError, match=words):
+        tianyuan.onnx.load(made)(floats(5, 4, 3))
+
+
+def test_inputs_left_out_at_the_end_do_not_count():
+    made = model("agraph (float[2] x) => (float[2] y) { y = Neg (x) }")
+    made.graph.node[0].input.extend(["", ""])
+    assert np.array_equal(tianyuan.onnx.load(made)(floats(2)).numpy(), -floats(2))
+
+
+def test_scans_need_every_input():
+    body = helper.make_graph(
+        [helper.make_node("Add", ["s", "e"], ["t"])],
+        "body",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "se"],
+        [helper.make_tensor_value_info("t", TensorProto.FLOAT, [2])],
+    )
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in "xy")
+    scan = helper.make_node("Scan", ["x", ""], ["y"], num_scan_inputs=1, body=body)
+    made = helper.make_model(
+        helper.make_graph([scan], "g", [x], [y]), opset_imports=[helper.make_opsetid("", 18)]
+    )
+    with pytest.raises(ShapeError, match=r"\(Scan\): input 1 is left out"):
+        tianyuan.onnx.load(made)(floats(2))

@@ -329,6 +329,8 @@ class _Builder:
         if count < least or (most is not None and count > most):
             bound = "" if most == least else f" to {'any number' if most is None else most}"
             raise node.fail(f"wrong number of inputs, got {count}, expected {least}{bound}")
+        if most is not None:
+            del node.inputs[max(most, count) :]
         needed = count if most is None and operator.form != VALUES else least
         if any(not name for name in node.inputs[:needed]):
             raise node.fail("an input that is needed is left out")

@@ -136,6 +136,8 @@ def _scanned(
     node: Node, runtime: Interpreter, inputs: list[Value], count: int
 ) -> tuple[Value, ...]:
     body = node.graph("body")
+    if any(value is None for value in inputs):
+        raise ShapeError(f"input {inputs.index(None)} is left out, expected every one")
     kept = len(inputs) - count
     values = inputs[:kept]
     scanned = [tensor_of(value) for value in inputs[kept:]]

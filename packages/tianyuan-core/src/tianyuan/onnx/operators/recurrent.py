@@ -54,9 +54,9 @@ class _Cell:
             direction
         ]
         self.batch_first = node.flag("layout")
-        self.x = permuted(x, (1, 0, 2)) if self.batch_first else x
         if x.ndim != 3:
             raise ShapeError(f"input must be (time, batch, size), got rank {x.ndim}")
+        self.x = permuted(x, (1, 0, 2)) if self.batch_first else x
         self.hidden = node.int("hidden_size")
         self.gates = gates
         names = node.texts("activations", defaults * len(self.backs))
@@ -73,6 +73,28 @@ class _Cell:
         ]
         self.functions = [made[i * each : (i + 1) * each] for i in range(len(self.backs))]
         self.clip = node.float("clip", 0.0)
+
+    def expect(
+        self, w: Tensor, r: Tensor, bias: Tensor | None, peephole: Tensor | None = None,
+        *states: Tensor | None,
+    ) -> None:  # fmt: skip
+        """Raise ShapeError where a weight or a first state does not fit; None is left out."""
+        sides, rows = len(self.backs), self.gates * self.hidden
+        state = (-1, sides, self.hidden) if self.batch_first else (sides, -1, self.hidden)
+        wanted: list[tuple[str, Tensor | None, tuple[int, ...]]] = [
+            ("W", w, (sides, rows, int(self.x.shape[2]))), ("R", r, (sides, rows, self.hidden)),
+            ("B", bias, (sides, 2 * rows)), ("P", peephole, (sides, 3 * self.hidden)),
+            *(("a first state", given, state) for given in states),
+        ]  # fmt: skip
+        for what, given, want in wanted:
+            if given is None:
+                continue
+            got = tuple(map(int, given.shape))
+            if len(got) != len(want) or any(
+                b not in (-1, a) for a, b in zip(got, want, strict=True)
+            ):
+                text = str(want).replace("-1", "batch")
+                raise ShapeError(f"{what} does not fit, got {got}, expected {text}")
 
     def clipped(self, x: Tensor) -> Tensor:
         if not self.clip:
@@ -160,6 +182,7 @@ def rnn(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Compute h = f(x W' + h R' + b)."""
     cell = _Cell(node, x, 1, ("Tanh",))
+    cell.expect(w, r, bias, None, first)
     rows, last = [], []
     for number, back in enumerate(cell.backs):
         wi, ri = picked(w, number), picked(r, number)
@@ -188,6 +211,7 @@ def gru(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Compute gated units with gates in the order update, reset, hidden."""
     cell = _Cell(node, x, 3, ("Sigmoid", "Tanh"))
+    cell.expect(w, r, bias, None, first)
     after = node.flag("linear_before_reset")
     rows, last = [], []
     for number, back in enumerate(cell.backs):
@@ -229,6 +253,7 @@ def lstm(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Compute long short-term memory with gates in the order input, output, forget, cell."""
     cell = _Cell(node, x, 4, ("Sigmoid", "Tanh", "Tanh"))
+    cell.expect(w, r, bias, peephole, first, first_cell)
     coupled = node.flag("input_forget")
     rows, last = [], []
     for number, back in enumerate(cell.backs):
