@@ -142,6 +142,29 @@ def _is_int(value: Any) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_))
 
 
+def whole(op: str, what: str, value: Any) -> int:
+    """Return an attribute that must be an int, keeping a symbolic extent.
+
+    Raises:
+        AttrError: where it is none; a fraction is not cut off, a text not read.
+    """
+    if _is_int(value) or _is_scalar_tensor(value):
+        return as_int(value)
+    raise AttrError(f"{op}: {what} must be an int, got {value!r}")
+
+
+def real_number(op: str, what: str, value: Any) -> float:
+    """Return an attribute that must be a number.
+
+    Raises:
+        AttrError: where it is none.
+    """
+    plain = isinstance(value, (int, float, np.integer, np.floating))
+    if plain or (isinstance(value, Operand) and len(value.shape) == 0):
+        return value if isinstance(value, (int, float)) else float(value)
+    raise AttrError(f"{op}: {what} must be a number, got {value!r}")
+
+
 def as_int(value: Any) -> int:
     """Turn an int-like into an int, keeping a symbolic extent."""
     return value if isinstance(value, int) else int(value)

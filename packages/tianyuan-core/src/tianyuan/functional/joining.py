@@ -13,7 +13,6 @@ from ..errors import AttrError, ShapeError
 from ..imperative.tensor import Tensor
 from ..ops.operand import Operand
 from .arguments import (
-    as_int,
     choice,
     numbers_of,
     run,
@@ -22,6 +21,7 @@ from .arguments import (
     shape_of,
     tensor,
     tensors,
+    whole,
 )
 from .movement import expand_dims
 
@@ -77,8 +77,8 @@ def split(inp: Tensor, nsplits_or_sections: int | Sequence[int], axis: int = 0) 
     axis = shapes.normalize_axis("split", axis, tensor("split", inp).ndim)
     extent = inp.shape[axis]
     sections = numbers_of(nsplits_or_sections)
-    if isinstance(sections, int):
-        count = sections
+    if not isinstance(sections, Iterable):
+        count = whole("split", "nsplits_or_sections", sections)
         if count < 1 or int(extent) % count:
             raise ShapeError(
                 f"split: extent cannot be cut equally, got {int(extent)} into {count} parts, "
@@ -86,7 +86,7 @@ def split(inp: Tensor, nsplits_or_sections: int | Sequence[int], axis: int = 0) 
             )
         bounds: list[int] = [extent // count * i for i in range(count)] + [extent]
     else:
-        bounds = [0, *(as_int(index) for index in sections), extent]
+        bounds = [0, *(whole("split", "an index", index) for index in sections), extent]
         if any(int(a) > int(b) or int(a) < 0 for a, b in pairwise(bounds)):
             raise AttrError(
                 f"split: indices must rise, got {tuple(map(int, bounds[1:-1]))}, "
@@ -153,7 +153,9 @@ def tile(inp: Tensor, reps: int | Iterable[int]) -> Tensor:
     [1, 2, 1, 2]
     """
     reps = numbers_of(reps)
-    counts = [as_int(r) for r in (reps if isinstance(reps, Iterable) else (reps,))]
+    counts = [
+        whole("tile", "a count", r) for r in (reps if isinstance(reps, Iterable) else (reps,))
+    ]
     if any(int(count) < 0 for count in counts):
         raise AttrError(f"tile: a count is negative, got {tuple(counts)}, expected 0 or more")
     shape = tensor("tile", inp).shape

@@ -10,7 +10,17 @@ from ..errors import AttrError, DTypeError, ShapeError
 from ..imperative import generator
 from ..imperative.tensor import Tensor
 from . import elemwise
-from .arguments import accepts_keepdim, choice, floating, pair, positions, run, tensor
+from .arguments import (
+    accepts_keepdim,
+    choice,
+    floating,
+    pair,
+    positions,
+    real_number,
+    run,
+    tensor,
+    whole,
+)
 from .joining import stack
 
 __all__ = [
@@ -31,7 +41,7 @@ def dropout(inp: Tensor, drop_prob: float, training: bool = True) -> Tensor:
     >>> dropout(Tensor([1.0, 2.0]), 0.5, training=False).tolist()
     [1.0, 2.0]
     """
-    if not 0 <= drop_prob < 1:
+    if not 0 <= real_number("dropout", "drop_prob", drop_prob) < 1:
         raise AttrError(
             f"dropout: probability is out of range, got {drop_prob}, expected 0 <= p < 1"
         )
@@ -88,7 +98,9 @@ def one_hot(inp: Tensor, num_classes: int) -> Tensor:
             f"one_hot: input must be an integer, got {inp.dtype.name}, expected an integer dtype"
         )
     index = inp if inp.dtype.name in ("int32", "int64") else inp.cast("int32")
-    return run("one_hot", index, depth=int(num_classes), dtype=inp.dtype.name)
+    return run(
+        "one_hot", index, depth=whole("one_hot", "num_classes", num_classes), dtype=inp.dtype.name
+    )
 
 
 @accepts_keepdim
@@ -161,7 +173,7 @@ def pixel_shuffle(inp: Tensor, upscale_factor: int) -> Tensor:
     >>> pixel_shuffle(Tensor([1, 2, 3, 4]).reshape(1, 4, 1, 1), 2).tolist()
     [[[[1, 2], [3, 4]]]]
     """
-    r = int(upscale_factor)
+    r = whole("pixel_shuffle", "upscale_factor", upscale_factor)
     shape = tensor("pixel_shuffle", inp).shape
     if r < 1 or len(shape) < 3 or int(shape[-3]) % (r * r):
         raise ShapeError(

@@ -8,7 +8,7 @@ from .. import dtypes, shapes
 from ..errors import DTypeError, ShapeError
 from ..imperative.indexing import concrete
 from ..imperative.tensor import Tensor
-from .arguments import positions, run, same_dtype, same_shape, scalar_kind, tensor, tensors
+from .arguments import positions, run, same_dtype, same_shape, scalar_kind, tensor, tensors, whole
 
 
 def gather(inp: Tensor, axis: int, index: Tensor) -> Tensor:
@@ -136,6 +136,7 @@ def diag(inp: Tensor, k: int = 0) -> Tensor:
     >>> diag(Tensor([[1, 2], [3, 4]])).tolist()
     [1, 4]
     """
+    k = whole("diag", "k", k)
     found = tensor("diag", inp)
     above, below = max(k, 0), max(-k, 0)
     if found.ndim == 1:

@@ -9,7 +9,7 @@ from .. import dtypes, shapes
 from ..errors import AttrError
 from ..imperative.tensor import Tensor
 from . import elemwise
-from .arguments import accepts_keepdim, floating, run, run_many, tensor
+from .arguments import accepts_keepdim, floating, real_number, run, run_many, tensor, whole
 
 __all__ = [
     "amax", "amin", "argmax", "argmin", "argsort", "isfinite", "isinf", "isnan", "max", "mean",
@@ -185,7 +185,7 @@ def norm(
     5.0
     """
     inp = floating(tensor("norm", inp))
-    order = 2.0 if ord is None else float(ord)
+    order = 2.0 if ord is None else float(real_number("norm", "ord", ord))
     if order == 0:
         return cast(Tensor, sum(elemwise.not_equal(inp, 0), axis, keepdims).cast(inp.dtype))
     if order == 2:
@@ -300,6 +300,7 @@ def topk(
     [[3, 2], [0, 2]]
     """
     axis = shapes.normalize_axis("topk", axis, tensor("topk", inp).ndim)
+    k = whole("topk", "k", k)
     if not 1 <= int(k) <= int(inp.shape[axis]):
         raise AttrError(f"topk: k is out of range, got {k}, expected 1 to {int(inp.shape[axis])}")
     values, indices = run_many("topk", inp, k=int(k), axis=axis, descending=bool(descending))

@@ -21,7 +21,8 @@ def _multiply(a: np.ndarray, b: np.ndarray, attrs: Any, out: np.ndarray) -> None
     if left.size and right.size and right.ndim == 2 and left.ndim > 2 and not attrs.transpose_a:
         # All rows of the batch in one product.
         left, out = left.reshape(-1, left.shape[-1]), out.reshape(-1, out.shape[-1])
-    np.matmul(left, right, out=out)
+    with np.errstate(all="ignore"):
+        np.matmul(left, right, out=out)
 
 
 def _matmul(
