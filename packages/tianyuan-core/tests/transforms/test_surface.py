@@ -64,7 +64,7 @@ SIGNATURES: dict[Any, str] = {
         "dynamic_shapes=None, **kwargs"
     ),
     jit.trace.__init__: (
-        "self, function, *, symbolic=False, capture_as_const=False, record_only=False, "
+        "self, function=None, *, symbolic=False, capture_as_const=False, record_only=False, "
         "sublinear_memory_config=None, dtr_config=None, profiling=False, opt_level=2, "
         "graph_opt_config=None, symbolic_shape=True, without_host=False, imperative=False, "
         "dynamic_shapes=None"
