@@ -252,3 +252,14 @@ def test_a_state_dict_goes_to_torch_and_back(torch: Any) -> None:
     assert to_torch(np.ones(2)).tolist() == [1, 1]
     with pytest.raises(TypeError, match="to_torch: x cannot"):
         to_torch({"x": "text"})
+
+
+def test_a_state_dict_comes_from_torch_by_name(torch: Any) -> None:
+    theirs = torch.nn.Linear(3, 2).bfloat16()
+    found = from_torch(theirs.state_dict())
+    assert list(found) == ["weight", "bias"]
+    assert found["weight"].dtype.name == "bfloat16"
+    theirs.weight.data[0, 0] = 5
+    assert found["weight"][0, 0] == 5
+    with pytest.raises(TypeError, match="from_torch: step cannot be handed over, got int"):
+        from_torch({"weight": theirs.weight, "step": 3})

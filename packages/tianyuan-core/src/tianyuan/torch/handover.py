@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
@@ -70,16 +71,33 @@ def _to_torch(value: Any, name: str) -> Any:
     return torch.from_numpy(array)
 
 
-def from_torch(value: Any) -> np.ndarray:
-    """Return a numpy array that shares memory with a torch tensor on the CPU, bfloat16 included.
+def from_torch(value: Any) -> Any:
+    """Return numpy arrays that share memory with torch tensors on the CPU, bfloat16 included.
 
-    A tensor on another device is copied to the host first.
+    Takes a tensor, or a mapping of names to tensors such as a ``state_dict()``, of which it returns
+    an ``OrderedDict``. A tensor on another device is copied to the host first.
+
+    Raises:
+        TypeError: where something is no tensor; it is named.
 
     >>> import torch
     >>> from_torch(torch.tensor([1.0, 2.0]))
     array([1., 2.], dtype=float32)
+    >>> list(from_torch(torch.nn.Linear(2, 1).state_dict()))
+    ['weight', 'bias']
     """
+    if isinstance(value, Mapping):
+        return OrderedDict((name, _from_torch(item, name)) for name, item in value.items())
+    return _from_torch(value, "the value")
+
+
+def _from_torch(value: Any, name: str) -> np.ndarray:
     torch = torch_module()
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(
+            f"from_torch: {name} cannot be handed over, got {type(value).__name__}, expected a "
+            "torch tensor"
+        )
     host = value.detach().cpu()
     if host.dtype == torch.bfloat16:
         found: np.ndarray = host.view(torch.int16).numpy().view(dtypes.as_dtype("bfloat16"))
