@@ -91,7 +91,8 @@ def _as_array(name: str, value: Any) -> np.ndarray:
     if isinstance(value, Tensor):
         return value.numpy()
     if hasattr(value, "detach"):
-        return from_torch(value)
+        held: np.ndarray = from_torch(value)
+        return held
     array = np.asarray(value)
     if array.dtype == object:
         raise StateDictError(
