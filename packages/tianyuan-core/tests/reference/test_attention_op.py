@@ -108,6 +108,22 @@ def test_scaled_queries_and_keys_are_taken_in_and_a_plain_swap_vanishes():
     assert after.nodes[0].attrs.scale == 0.125
 
 
+@pytest.mark.parametrize("hides", [False, True])
+def test_keys_that_a_constant_hides_are_taken_in_where_every_query_sees_one(hides):
+    for low, first, wanted in ((-np.inf, True, True), (-1e30, True, True), (-1e30, False, False),
+                               (-1.0, True, False)):  # fmt: skip
+        b = Spelt()
+        q, k, v = b.input(*Q), b.input(*K), b.input(*V)
+        scores = b.op("mul", b.product(q, k, True), b.number(0.25))
+        seen = np.tri(4, 5, dtype=bool)
+        seen[0] = first
+        choices = (b.number(low), scores) if hides else (scores, b.number(low))
+        condition = b.graph.add_constant(seen != hides, "seen")
+        chosen = b.op("where", condition, *choices)
+        after = optimised(b.finished(b.product(b.weights(chosen), v)))
+        assert ("attention" in names(after)) == wanted
+
+
 @pytest.mark.parametrize("shown", ["weights", "scores", "product"])
 def test_what_others_read_is_kept(shown):
     b = Spelt()

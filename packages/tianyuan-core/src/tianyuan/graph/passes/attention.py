@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from ...ops.attention import Attention
 from ...ops.attrs import Transpose
 from ..graph import Graph, Node, Rebuilder, Value
 from ..options import Options
-from .match import Users, emit, produced_by, rewrite, same_shape, scalar
+from .match import Users, add_array, emit, produced_by, rewrite, same_shape, scalar
 
 # A 16-bit graph rounds its scores, which the op does not.
 _DTYPES = ("float32", "float64")
+_LOW = -1e9  # a score from here down weighs nothing beside any other
 
 
 @dataclass(frozen=True)
@@ -44,30 +47,57 @@ def run(graph: Graph, options: Options) -> Graph:
 
 
 def _emitted(
-    to: Rebuilder, scores: _Scores, mask: Value | None, value: Value, origin: str
+    to: Rebuilder, scores: _Scores, mask: Value | np.ndarray | None, value: Value, origin: str
 ) -> Value:
     key = to.map[scores.key]
     if scores.perm is not None:
         key = emit(to, "transpose", [key], Transpose(scores.perm), origin)
     inputs = [to.map[scores.query], key, to.map[value]]
-    inputs += [] if mask is None else [to.map[mask]]
+    if mask is not None:
+        inputs.append(to.map[mask] if isinstance(mask, Value) else add_array(to, mask))
     return emit(to, "attention", inputs, Attention(scores.scale), origin)
 
 
-def _masked(graph: Graph, users: Users, value: Value) -> tuple[_Scores, Value | None] | None:
-    """Take scores and what is added to them apart."""
+def _masked(
+    graph: Graph, users: Users, value: Value
+) -> tuple[_Scores, Value | np.ndarray | None] | None:
+    """Take scores and what is added to them, or hides some, apart."""
     found = _scores(graph, users, value)
     if found is not None:
         return found, None
-    total = produced_by(value, "add")
-    if total is None or not users.single(value):
+    if not users.single(value):
         return None
-    for scores, mask in (total.inputs, total.inputs[::-1]):
-        fits = same_shape(scores.spec.shape, value.spec.shape) and mask.spec.ndim >= 2
-        found = _scores(graph, users, scores) if fits else None
-        if found is not None:
+    chosen, total = produced_by(value, "where"), produced_by(value, "add")
+    pairs: list[tuple[Value, Value | np.ndarray | None]] = []
+    if chosen is not None:
+        condition, yes, no = chosen.inputs
+        pairs = [
+            (yes, _seen(graph, condition, no, True)),
+            (no, _seen(graph, condition, yes, False)),
+        ]
+    elif total is not None:
+        left, right = total.inputs
+        pairs = [(left, right), (right, left)]
+    for scores, mask in pairs:
+        if mask is None or not same_shape(scores.spec.shape, value.spec.shape):
+            continue
+        found = _scores(graph, users, scores)
+        rank = mask.spec.ndim if isinstance(mask, Value) else mask.ndim
+        if found is not None and rank >= 2:
             return found, mask
     return None
+
+
+def _seen(graph: Graph, condition: Value, low: Value, where: bool) -> np.ndarray | None:
+    """Return which keys a constant condition shows, if it leaves every query one of them.
+
+    A query without keys would weigh all alike, where the op's result is zero.
+    """
+    number, constant = scalar(graph, low), graph.constants.get(condition)
+    if number is None or not number <= _LOW or constant is None:
+        return None
+    seen = np.asarray(constant.array == where)
+    return seen if seen.ndim and seen.any(-1).all() else None
 
 
 def _scores(graph: Graph, users: Users, value: Value) -> _Scores | None:

@@ -62,6 +62,10 @@ def attention(
     times = int(q.shape[1]) // int(k.shape[1])
     k, v = _repeated(k, times), _repeated(v, times)
     scale = node.float("scale", 1 / math.sqrt(int(q.shape[-1])))
+    if past_key is None and lengths is None and _is_plain(node, k, mask):
+        masks = () if mask is None else (mask,)
+        y = run("attention", q, k, v, *masks, scale=scale, causal=node.flag("is_causal"))
+        return (_joined(y) if flat else y), keys, values
     root = math.sqrt(scale)
     scores = run("matmul", binary("mul", q, root), binary("mul", k, root),
                  transpose_a=False, transpose_b=True)  # fmt: skip
@@ -76,13 +80,29 @@ def attention(
     weights = _weights(node, scores, bias)
     stages.append(weights)
     y = run("matmul", weights, v, transpose_a=False, transpose_b=False)
-    if flat:
-        n, h, t, d = y.shape
-        y = reshaped(permuted(y, (0, 2, 1, 3)), (n, t, h * d))
+    y = _joined(y) if flat else y
     mode = node.int("qk_matmul_output_mode", 0)
     if not 0 <= mode <= 3:
         raise AttrError(f"qk_matmul_output_mode is wrong, got {mode}, expected 0 to 3")
     return y, keys, values, stages[mode]
+
+
+def _is_plain(node: Node, keys: Tensor, mask: Tensor | None) -> bool:
+    """Tell whether the op ``attention`` computes the node: it gives zeros to rows without a key."""
+    given = ("softcap", "softmax_precision", "qk_matmul_output_mode", "left_window_size",
+             "right_window_size")  # fmt: skip
+    if len(node.outputs) > 3 or any(node.has(name) for name in given):
+        return False
+    if mask is None:
+        return True
+    whole = mask.ndim >= 2 and int(mask.shape[-1]) == int(keys.shape[-2])
+    return whole and bool(dtypes.is_bool(mask.dtype))
+
+
+def _joined(y: Tensor) -> Tensor:
+    """Return (batch, time, heads * size) from (batch, heads, time, size)."""
+    n, h, t, d = y.shape
+    return reshaped(permuted(y, (0, 2, 1, 3)), (n, t, h * d))
 
 
 def _weights(node: Node, scores: Tensor, bias: Tensor | None) -> Tensor:

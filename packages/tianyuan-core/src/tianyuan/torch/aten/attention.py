@@ -21,6 +21,9 @@ def scaled_dot_product_attention(
         times = int(query.shape[-3]) // int(key.shape[-3])
         key, value = (F.repeat(part, times, axis=part.ndim - 3) for part in (key, value))
     factor = 1 / math.sqrt(int(query.shape[-1])) if scale is None else scale
+    adds = attn_mask is None or attn_mask.dtype.kind != "b"
+    if adds and not (is_causal and attn_mask is not None) and not (dropout_p and training):
+        return F.scaled_dot_product_attention(query, key, value, attn_mask, 0.0, is_causal, factor)
     scores = F.matmul(F.mul(query, factor), key, transpose_b=True)
     if is_causal:
         scores = _kept(scores, causal(scores, query.shape[-2], key.shape[-2]))
