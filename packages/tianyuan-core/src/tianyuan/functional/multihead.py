@@ -110,10 +110,15 @@ def multi_head_attention(
         result = elemwise.add(result, given[0])
     if not need_weights or attention is None:
         return result, None
-    if average_attn_weights:
-        return result, math.mean(attention, 1)
+    return result, _reported(attention, average_attn_weights)
+
+
+def _reported(attention: Tensor, average: bool) -> Tensor:
+    """Return weights (N, heads, L, S) averaged over heads, or with heads and batch as one axis."""
+    if average:
+        return math.mean(attention, 1)
     n, count, rows, columns = attention.shape
-    return result, reshape(attention, (n * count, rows, columns))
+    return reshape(attention, (n * count, rows, columns))
 
 
 def _inputs(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
@@ -224,8 +229,7 @@ class _Heads:
         if int(x.shape[2]) % self.count:
             raise AttrError(
                 f"{_OP}: num_heads must divide the projections, got {self.count} heads for "
-                f"{int(x.shape[2])}, "
-                "expected a divisor"
+                f"{int(x.shape[2])}, expected a divisor"
             )
         n, length, size = x.shape
         apart = reshape(x, (n, length, self.count, size // self.count))
