@@ -202,3 +202,12 @@ def test_faults_name_what_is_wrong(x: ty.Parameter) -> None:
         gm.attach([1.0])  # type: ignore[list-item]
     with pytest.raises(AttributeError, match="GradManager"):
         x.requires_grad = True
+
+
+def test_scalars_of_operators_are_not_the_tensor_of_the_same_value() -> None:
+    for scalar in (F.full_like(ty.Tensor(1.0), 3.0), ty.Tensor(1.0).full((), 3.0)):
+        manager = GradManager().attach([scalar])
+        with manager:
+            manager.backward((ty.Tensor([1.0, 2.0]) * 3.0).sum() + scalar * 5.0)
+        assert scalar.grad is not None
+        assert scalar.grad.item() == 5.0

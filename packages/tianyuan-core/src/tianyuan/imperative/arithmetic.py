@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from .. import dtypes, registry
 from ..op import NO_ATTRS, TensorSpec
 from ..ops.operand import Operand
@@ -51,6 +53,18 @@ class Arithmetic(Operand):
                 _scalars.clear()
             found = _scalars[key] = (made._data, made._spec)
         return dispatch.wrap(*found)
+
+    def _part_from_scalars(self) -> None:
+        """Take an identity of its own where this shares its value with operators' scalars.
+
+        Gradients tell values apart by identity: those of ``x * 3.0`` must not reach a tensor that
+        happens to be made of the same 3.0.
+        """
+        if self._spec.shape or not isinstance(self._data, np.ndarray):
+            return
+        found = _scalars.get((self._data.item(), self._spec.dtype))
+        if found is not None and found[0] is self._data:
+            self._data = self._data.view()
 
     def _binary(self, name: str, other: Any, swap: bool = False) -> Any:
         # What most calls are, without looking at what the others may need.
