@@ -211,7 +211,10 @@ def ingest(data: Any, dtype: Any = None) -> np.ndarray:
         DTypeError: where the data is not numeric, an int64 value does not fit int32, or complex
             data would lose its imaginary part.
     """
-    array = np.asarray(data)
+    try:
+        array = np.asarray(data)
+    except ValueError as error:
+        raise DTypeError(f"tensor: data is no array, got {type(data).__name__}: {error}") from None
     if dtype is not None:
         want = as_dtype(dtype)
         if array.dtype.kind not in "biufc" and array.dtype.name not in CODES:

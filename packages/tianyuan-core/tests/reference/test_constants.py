@@ -10,7 +10,7 @@ import pytest
 import tianyuan as ty
 import tianyuan.functional as F
 from tianyuan import Tensor
-from tianyuan.errors import AttrError, DTypeError
+from tianyuan.errors import AttrError, DTypeError, ShapeError
 from tianyuan.jit import trace
 
 # Integers that no double holds, and the ends of the dtypes' ranges.
@@ -80,3 +80,14 @@ def test_a_range_along_a_traced_extent_does_not_fix_it() -> None:
     numbers = ty.jit.trace(symbolic=True)(lambda x: F.arange(x.shape[0], dtype="int32"))
     for size in (1, 3, 5):
         assert numbers(Tensor(np.zeros(size, np.float32))).tolist() == list(range(size))
+
+
+@pytest.mark.parametrize("shape", [(2**40, 2**40), (1,) * 70, (2**62, 2**62, 0)])
+def test_shapes_that_no_array_can_have_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ShapeError, match="full: no array can have the output's shape"):
+        F.zeros(shape)
+
+
+def test_ragged_data_is_refused() -> None:
+    with pytest.raises(DTypeError, match="tensor: data is no array, got list"):
+        Tensor([[1], [1, 2]])

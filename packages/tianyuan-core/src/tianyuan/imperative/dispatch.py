@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import abi, config, native, registry, shapes
-from ..errors import AttrError, DeviceError, KernelError, TraceError
+from ..errors import AttrError, DeviceError, KernelError, ShapeError, TraceError
 from ..kernel import PLAIN, SAME, Call, CFunction, Context, DeviceSpec, Kernel
 from ..op import NO_ATTRS, Op, Specs, TensorSpec, intern_spec
 from . import memory, monitor, precision
@@ -126,7 +126,13 @@ def _run_now(op: Op, datas: list[Any], specs: Specs, attrs: Any) -> list[Tensor]
             if len(_plans) >= _PLAN_LIMIT:
                 _plans.clear()
             _plans[key] = plan
-    outputs = [_allocate(plan.device, spec) for spec in plan.specs]
+    try:
+        outputs = [_allocate(plan.device, spec) for spec in plan.specs]
+    except ValueError as error:  # numpy's, of extents that no array can have
+        raise ShapeError(
+            f"{op.name}: no array can have the output's shape, got "
+            f"{shapes.format_shape(plan.specs[0].shape)}, expected fewer axes or elements: {error}"
+        ) from None
     if memory.following:
         memory.note(outputs)
     elif native.engine is not None and plan.native is not None:
