@@ -121,10 +121,10 @@ TY_INLINE Q8Narrow q8_narrow(const Q8Store &s, bool fits) {
           static_cast<uint8_t>(up)};
 }
 
-#if TY_VF == 16
-// Stores 64 rounded results whose vectors hold, in each part of 128 bits, four after another of 16
-// that end up next to each other.
+// Four vectors of rounded results as one of bytes. In each part of 128 bits, four results of one
+// vector lie after those of the vector before it.
 TY_INLINE vi q8_narrowed(const vi (&whole)[4], const Q8Narrow &n) {
+#if TY_VF == 16
   const vi zero = _mm512_set1_epi16(n.zero_point);
   const vi low = _mm512_adds_epi16(_mm512_packs_epi32(whole[0], whole[1]), zero);
   const vi high = _mm512_adds_epi16(_mm512_packs_epi32(whole[2], whole[3]), zero);
@@ -132,8 +132,16 @@ TY_INLINE vi q8_narrowed(const vi (&whole)[4], const Q8Narrow &n) {
       _mm512_max_epu8(_mm512_packus_epi16(low, high), _mm512_set1_epi8(static_cast<char>(n.lower)));
   return vi_xor(_mm512_min_epu8(bytes, _mm512_set1_epi8(static_cast<char>(n.upper))),
                 _mm512_set1_epi8(static_cast<char>(n.flip)));
-}
+#else
+  const vi zero = _mm256_set1_epi16(n.zero_point);
+  const vi low = _mm256_adds_epi16(_mm256_packs_epi32(whole[0], whole[1]), zero);
+  const vi high = _mm256_adds_epi16(_mm256_packs_epi32(whole[2], whole[3]), zero);
+  const vi bytes =
+      _mm256_max_epu8(_mm256_packus_epi16(low, high), _mm256_set1_epi8(static_cast<char>(n.lower)));
+  return vi_xor(_mm256_min_epu8(bytes, _mm256_set1_epi8(static_cast<char>(n.upper))),
+                _mm256_set1_epi8(static_cast<char>(n.flip)));
 #endif
+}
 
 // A product: every pixel is a row of the first operand, every output a column of the second.
 struct Q8Plan {

@@ -103,7 +103,6 @@ int run_requantize(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *output
   return 0;
 }
 
-#if TY_VF == 16
 // One operand of a sum, its bytes made unsigned.
 struct Addend {
   const uint8_t *data;
@@ -112,39 +111,48 @@ struct Addend {
 };
 
 TY_INLINE Addend addend_of(const uint8_t *data, bool is_signed, int32_t zero, float factor) {
-  return {data, _mm512_set1_epi8(is_signed ? -128 : 0),
+  return {data, vi_set1(is_signed ? static_cast<int32_t>(0x80808080u) : 0),
           vset1(static_cast<float>((1 << 23) + zero + (is_signed ? 128 : 0))), vset1(factor)};
 }
 
-// Scales 64 bytes. A byte under the upper half of 2^23 is that number and the byte, exactly.
-TY_INLINE void scale64(const Addend &a, int64_t at, vf (&to)[4]) {
-  const vi none = vi_set1(0), upper = _mm512_set1_epi16(0x4b00);
-  const vi bytes = vi_xor(_mm512_loadu_si512(a.data + at), a.flip);
-  const vi low = _mm512_unpacklo_epi8(bytes, none), high = _mm512_unpackhi_epi8(bytes, none);
-  const vi wide[4] = {_mm512_unpacklo_epi16(low, upper), _mm512_unpackhi_epi16(low, upper),
-                      _mm512_unpacklo_epi16(high, upper), _mm512_unpackhi_epi16(high, upper)};
+#if TY_VF == 16
+#define Q8_UNPACK(half, bits, a, b) _mm512_unpack##half##_epi##bits((a), (b))
+#else
+#define Q8_UNPACK(half, bits, a, b) _mm256_unpack##half##_epi##bits((a), (b))
+#endif
+
+// Scales a vector of bytes. A byte under the upper half of 2^23 is that number and the byte,
+// exactly.
+TY_INLINE void scale_bytes(const Addend &a, int64_t at, vf (&to)[4]) {
+  const vi none = vi_set1(0), upper = vi_set1(0x4b004b00);
+  const vi bytes =
+      vi_xor(vi_load(static_cast<const int32_t *>(static_cast<const void *>(a.data + at))), a.flip);
+  const vi low = Q8_UNPACK(lo, 8, bytes, none), high = Q8_UNPACK(hi, 8, bytes, none);
+  const vi wide[4] = {Q8_UNPACK(lo, 16, low, upper), Q8_UNPACK(hi, 16, low, upper),
+                      Q8_UNPACK(lo, 16, high, upper), Q8_UNPACK(hi, 16, high, upper)};
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) to[i] = vmul(vsub(vi_as_vf(wide[i]), a.zero_point), a.factor);
 }
 
-// Adds whole groups of 64, whose results are int32 before they are clamped.
-void add64(const ty_ctx *ctx, uint8_t *y, const Addend &left, const Addend &right, int64_t groups,
-           const Q8Narrow &narrow) {
-  ty_parallel(ctx, groups, GRAIN / 64, [&](int64_t begin, int64_t end, int32_t) {
-    for (int64_t at = begin * 64; at < end * 64; at += 64) {
+enum { BYTES = 4 * TY_VF };
+
+// Adds whole vectors of bytes, whose results are int32 before they are clamped.
+void add_vectors(const ty_ctx *ctx, uint8_t *y, const Addend &left, const Addend &right,
+                 int64_t vectors, const Q8Narrow &narrow) {
+  ty_parallel(ctx, vectors, GRAIN / BYTES, [&](int64_t begin, int64_t end, int32_t) {
+    for (int64_t at = begin * BYTES; at < end * BYTES; at += BYTES) {
       _mm_prefetch(reinterpret_cast<const char *>(left.data + at + 1024), _MM_HINT_T0);
       _mm_prefetch(reinterpret_cast<const char *>(right.data + at + 1024), _MM_HINT_T0);
       vf a[4], b[4];
-      scale64(left, at, a);
-      scale64(right, at, b);
+      scale_bytes(left, at, a);
+      scale_bytes(right, at, b);
       vi whole[4];
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i) whole[i] = vf_to_vi(vadd(a[i], b[i]));
-      _mm512_storeu_si512(y + at, q8_narrowed(whole, narrow));
+      vi_store(static_cast<int32_t *>(static_cast<void *>(y + at)), q8_narrowed(whole, narrow));
     }
   });
 }
-#endif
 
 int run_add(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *attrs,
             bool image) {
@@ -158,15 +166,14 @@ int run_add(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, cons
   const float left_factor = static_cast<float>(a.a_multiplier);
   const float right_factor = static_cast<float>(a.b_multiplier);
   const Q8Store form = q8_store_of(a);
-  int64_t done = 0, size = elements(outputs[0], image);
-#if TY_VF == 16
+  const int64_t size = elements(outputs[0], image);
+  int64_t done = 0;
   if (left_factor < 1e6f && right_factor < 1e6f) {
-    done = size / 64 * 64;
-    add64(ctx, y, addend_of(left, left_signed, left_zero, left_factor),
-          addend_of(right, right_signed, right_zero, right_factor), size / 64,
-          q8_narrow(form, true));
+    done = size / BYTES * BYTES;
+    add_vectors(ctx, y, addend_of(left, left_signed, left_zero, left_factor),
+                addend_of(right, right_signed, right_zero, right_factor), size / BYTES,
+                q8_narrow(form, true));
   }
-#endif
   left += done;
   right += done;
   y += done;

@@ -129,6 +129,29 @@ const Height heights[MAX_BLOCKS][4] = {
     {{6, tile<6, 3>}, {4, tile<4, 3>}, {2, tile<2, 3>}, {1, tile<1, 3>}},
     {{6, tile<6, 4>}, {4, tile<4, 4>}, {2, tile<2, 4>}, {1, tile<1, 4>}}};
 #else
+// Multiplies, rounds and stores 16 sums of each pixel where no residual and no zero points of
+// weights add to them; two pixels make a vector of bytes.
+TY_INLINE void store_narrow(const Q8Plan &p, const int32_t *sums, int rows, int64_t first,
+                            int64_t o) {
+  const vi order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  const vf low = vload(p.multiplier + o), high = vload(p.multiplier + o + 8);
+  for (int m = 0; m < rows; m += 2) {
+    const int32_t *at = sums + m * 16, *next = sums + (m + 1 < rows ? m + 1 : m) * 16;
+    const vi whole[4] = {vf_to_vi(vmul(vi_to_vf(vi_load(at)), low)),
+                         vf_to_vi(vmul(vi_to_vf(vi_load(at + 8)), high)),
+                         vf_to_vi(vmul(vi_to_vf(vi_load(next)), low)),
+                         vf_to_vi(vmul(vi_to_vf(vi_load(next + 8)), high))};
+    // Fours of one pixel, then of the other, in each half.
+    const vi bytes = q8_narrowed(whole, p.narrow);
+    const vi pixels = _mm256_permutevar8x32_epi32(bytes, order);
+    uint8_t *to = p.y + (first + m) * p.y_pixel + o;
+    _mm_storeu_si128(reinterpret_cast<__m128i *>(to), _mm256_castsi256_si128(pixels));
+    if (m + 1 < rows)
+      _mm_storeu_si128(reinterpret_cast<__m128i *>(to + p.y_pixel),
+                       _mm256_extracti128_si256(pixels, 1));
+  }
+}
+
 // One tile: MR pixels from `first`, 16 outputs from output `o`.
 template <int MR, int NR>
 void tile(const Q8Plan &p, const Operand *const *rows, int64_t first, int64_t o) {
@@ -162,7 +185,10 @@ void tile(const Q8Plan &p, const Operand *const *rows, int64_t first, int64_t o)
           found + m * 16 + half * 8,
           vi_add(bias, _mm256_permute4x64_epi64(_mm256_hadd_epi32(sums[m][0], sums[m][1]), 0xd8)));
   }
-  finish(p, found, MR, 1, first, o);
+  if (p.narrow.fits && p.o_room - o >= 16)
+    store_narrow(p, found, MR, first, o);
+  else
+    finish(p, found, MR, 1, first, o);
 }
 
 typedef void (*Tile)(const Q8Plan &, const Operand *const *, int64_t, int64_t);

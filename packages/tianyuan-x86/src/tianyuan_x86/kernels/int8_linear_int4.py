@@ -6,13 +6,15 @@ import numpy as np
 from tianyuan.kernel import PLAIN, Call, Kernel, Layout, Layouts
 from tianyuan.shapes import Shape
 
-from .._tier import Tier
+from .._tier import INT8_TIERS, Tier
+from ._int8 import round_up
+
+TIERS = INT8_TIERS
 
 WEIGHT, SCALES = "int4o16k8", "og16"  # [block of 16 outputs][K / 8][16] and [block][group][16]
 
-_BANDWIDTH = 2e10  # bytes of weights per second
-_RATE = {"avx2": 5e10, "avx512": 8e10}  # operations per second and thread, one row
-_BATCHED = 1.6  # how much faster further rows are, whose weights are unpacked already
+_BANDWIDTH = 2.5e10  # bytes of weights per second
+_RATE = {"avx2": 6e10, "vnni": 1.2e11}  # operations per second and thread
 
 
 def _weight_extents(shape: Shape) -> Shape:
@@ -70,24 +72,25 @@ def _reason(call: Call) -> str | None:
 
 
 def _workspace(call: Call) -> int:
-    rows, _, inner = _extents(call)
-    return rows * -(-inner // 8) * 32 if inner % 8 else 0
+    _, _, inner = _extents(call)
+    groups = -(-inner // call.attrs.group)
+    return round_up(16 * groups, 64) + round_up(24 * -(-inner // 8), 64)
 
 
 def _cost(tier: Tier, call: Call) -> float:
     rows, outputs, inner = _extents(call)
     flops = 2.0 * outputs * inner
-    threads = min(float(call.threads), max(1.0, rows * flops / 1e6))
-    seconds = flops * (1 + (rows - 1) / _BATCHED) / _RATE[tier.name]
+    threads = min(float(call.threads), max(1.0, flops / 1e6))
+    seconds = rows * flops / _RATE[tier.name]
     return 5e-7 + max(seconds, call.inputs[1].nbytes / _BANDWIDTH) / threads
 
 
 def kernels(tier: Tier) -> list[Kernel]:
-    """Return the kernel of a tier."""
+    """Return the kernel of a tier; its activations become integers of 24 bits, group by group."""
     return [
         tier.kernel(
             "linear_int4_f32",
-            "packed",
+            "digits",
             "linear_int4",
             layouts=Layouts((PLAIN, WEIGHT, SCALES, PLAIN), (PLAIN,)),
             supports=_reason,
