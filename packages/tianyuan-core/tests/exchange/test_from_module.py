@@ -471,3 +471,15 @@ def test_uses_without_counterpart_are_refused_when_the_module_is_made() -> None:
         from_module(Wrapped(lambda x: x if x.sum() > 0 else -x), (X,))
     with pytest.raises(TraceError, match="names no input"):
         from_module(Pictures(), (floats(2, 1, 8, 8),), {"picture": {0: "batch"}})
+
+
+def test_modules_and_examples_that_do_not_fit_are_refused() -> None:
+    layer = nn.Linear(3, 2)
+    with pytest.raises(TypeError, match=r"got int, expected a torch\.nn\.Module"):
+        from_module(3, (X,))
+    with pytest.raises(TypeError, match="got Tensor, expected one item per argument"):
+        from_module(layer, floats(2, 3))
+    with pytest.raises(TypeError, match="do not fit forward.*got 0 of them"):
+        from_module(layer, ())
+    with pytest.raises(TypeError, match="do not fit forward.*got 2 of them"):
+        from_module(layer, (floats(2, 3), floats(2, 3)))

@@ -93,10 +93,12 @@ def export(
     """Export a torch module and find our function for each of its ATen operators.
 
     Raises:
+        TypeError: where the module is none of torch, or the examples do not fit ``forward``.
         TraceError: where ``torch.export`` refuses the module.
         GraphError: names every ATen operator that has no counterpart, with its line.
     """
     torch = torch_module()
+    _expect_fitting(torch, module, example_inputs)
     program = _program(torch, module, tuple(example_inputs), dynamic_shapes)
     nodes = list(program.graph.nodes)
     numbers = {node.name: number for number, node in enumerate(nodes)}
@@ -135,6 +137,27 @@ def _program(
         raise TraceError(
             f"torch.from_module: torch.export refuses the module, got {text}"
         ) from error
+
+
+def _expect_fitting(torch: Any, module: Any, example_inputs: Any) -> None:
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(
+            f"torch.from_module: the module is none of torch, got {type(module).__name__}, "
+            "expected a torch.nn.Module"
+        )
+    if not isinstance(example_inputs, (tuple, list)):
+        raise TypeError(
+            f"torch.from_module: the examples are no tuple, got {type(example_inputs).__name__}, "
+            "expected one item per argument, like (x,)"
+        )
+    signature = inspect.signature(module.forward)
+    try:
+        signature.bind(*example_inputs)
+    except TypeError as error:
+        raise TypeError(
+            f"torch.from_module: the examples do not fit forward{signature}, got "
+            f"{len(example_inputs)} of them: {error}"
+        ) from None
 
 
 def _dynamic(

@@ -102,6 +102,7 @@ def from_module(
 
     Raises:
         BackendError: where torch is not installed.
+        TypeError: where the module is none of torch, or the examples do not fit ``forward``.
         TraceError: where ``torch.export`` refuses the module.
         GraphError: names every ATen operator that has no counterpart.
         UnsupportedError: where an operator is used in a way that has none.
