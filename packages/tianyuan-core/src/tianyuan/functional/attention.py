@@ -37,7 +37,9 @@ def scaled_dot_product_attention(
     broadcast. ``attn_mask`` broadcasts to (..., L, S): a bool one is true where a query may see a
     key, a float one is added. ``is_causal`` lets query i see the keys up to i. ``scale`` is
     1/sqrt(E) by default. Weights are dropped with probability ``dropout_p`` at every call. A query
-    that sees no key gives zeros. Follows Vaswani et al., Attention is all you need, 2017.
+    that sees no key of a bool mask gives zeros. Where no gradient is recorded and nothing is
+    dropped, it is one op, whose kernels need not hold the weights. Follows Vaswani et al.,
+    Attention is all you need, 2017.
 
     Raises:
         ShapeError: where a rank is below 2 or the extents do not fit.
