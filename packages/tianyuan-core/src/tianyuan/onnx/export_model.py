@@ -208,7 +208,14 @@ def to_model(
         ir_version=onnx.helper.find_min_ir_version_for(imports),
     )
     if _size(model) <= _SPLIT:
-        onnx.checker.check_model(model, full_check=True)
+        try:
+            onnx.checker.check_model(model, full_check=True)
+        except onnx.shape_inference.InferenceError as error:
+            text = " ".join(str(error).split())
+            raise GraphError(
+                f"onnx.export: an operator of ONNX does not take these dtypes, got {text}, "
+                "expected float32 or another that it takes"
+            ) from error
     return model
 
 
