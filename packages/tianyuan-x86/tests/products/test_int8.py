@@ -106,6 +106,30 @@ def test_convolution_is_exact_at_the_ends_of_the_range(
         np.testing.assert_array_equal(got, want, err_msg=each.name)
 
 
+@pytest.mark.parametrize("factor", [0.25, 3.0, 1e9])
+@pytest.mark.parametrize(("dtype", "lower", "upper"), [("int8", -100, 90), ("uint8", 3, 255)])
+def test_large_multipliers_clamp_as_small_ones_do(
+    factor: float, dtype: str, lower: int, upper: int
+) -> None:
+    """Results beyond 16 and beyond 32 bits reach the bound on their own side."""
+    rng = np.random.default_rng(8)
+    x = rng.integers(0, 256, (1, 20, 5, 7)).astype(np.uint8)
+    w = rng.integers(-128, 128, (37, 20, 1, 1)).astype(np.int8)
+    bias = rng.integers(-(2**29), 2**29, 37).astype(np.int32)
+    bias[::3] = 0
+    attrs = conv_attrs(
+        padding=(0, 0, 0, 0), multipliers=(factor,), dtype=dtype, lower=lower, upper=upper,
+        zero_point=5,
+    )  # fmt: skip
+    sums = direct_sums(x.astype(np.int64) - 128, w, 1, 0, 1) + bias[:, None, None]
+    want = stored(sums, factor, attrs)
+    assert {lower, upper} <= set(np.unique(want))
+    call = call_of("conv2d_quantized", [x, w, bias], attrs)
+    for each in kernels_for(call):
+        (got,) = run_kernel(each, call, [x, w, bias])
+        np.testing.assert_array_equal(got, want, err_msg=each.name)
+
+
 @pytest.mark.parametrize("b_dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("zero", [0, 5])
 def test_products_with_zero_points_of_both_operands(b_dtype: str, zero: int) -> None:
