@@ -16,7 +16,7 @@ namespace {
 // Keys of a block and the most rows of a piece, as in src/tianyuan_x86/kernels/attention.py. A
 // block of keys stays in the second-level cache, a tile's scores in the first.
 enum { KEYS = 256, ROWS = TY_VF == 16 ? 12 * TILE_ROWS : 24 * TILE_ROWS };
-enum { THIN = 4 };                        // up to so many queries meet keys that are not packed
+enum { THIN = 4 };                       // up to so many queries meet keys that are not packed
 static constexpr float LOWEST = -1e30f;  // the score of a hidden key, as the op defines it
 
 struct Attention {
@@ -202,8 +202,8 @@ TY_INLINE float mask_row(const Attention &a, const Tile &tile, int64_t r, const 
                          int64_t count, float *scores, bool masks) {
   vf best = vneg(vinf());
   for (int64_t j = 0; j < round_up(count, TILE_LANES); j += VF) {
-    float *at = scores + j / TILE_LANES * TILE_LANES * tile.height + r * TILE_LANES +
-                j % TILE_LANES;
+    float *at =
+        scores + j / TILE_LANES * TILE_LANES * tile.height + r * TILE_LANES + j % TILE_LANES;
     vf x = vload(at);
     const int64_t some = j < count ? least(VF, count - j) : 0;
     if (masks && some > 0) x = masked(a, tile.row + r, block.first + j, some, x);
@@ -379,8 +379,8 @@ int attention(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, co
   int64_t parts = (a.rows + ROWS - 1) / ROWS;
   const int64_t wanted = (ctx->threads + a.batch - 1) / a.batch;
   if (parts < wanted) parts = least(wanted, tiles_of(a.rows));
-  const double work = 2.0 * static_cast<double>(a.rows / parts + 1) *
-                      static_cast<double>(a.keys) * static_cast<double>(a.depth + a.width + 1);
+  const double work = 2.0 * static_cast<double>(a.rows / parts + 1) * static_cast<double>(a.keys) *
+                      static_cast<double>(a.depth + a.width + 1);
   const int64_t grain = work > 2e5 ? 1 : static_cast<int64_t>(2e5 / work) + 1;
   const int64_t per_slot = round_up(floats_of(a), 16);
   ty_parallel(ctx, a.batch * parts, grain, [&](int64_t begin, int64_t end, int32_t slot) {
