@@ -155,6 +155,24 @@ def test_calls_that_wait_do_not_hold_up_others(server, client):
     assert not waiting.is_alive()
 
 
+def test_a_barrier_that_is_complete_holds_when_the_server_closes():
+    for _ in range(100):
+        methods, faults = servers.Methods(0), []
+
+        def wait(methods=methods, faults=faults):
+            try:
+                methods.group_barrier("end", 2, 20.0)
+            except DistributedError as error:
+                faults.append(error)
+
+        other = threading.Thread(target=wait)
+        other.start()
+        methods.group_barrier("end", 2, 20.0)
+        methods._close()
+        other.join(20)
+        assert faults == []
+
+
 def test_no_server():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen

@@ -414,6 +414,7 @@ def test_wrong_values(make: Any) -> None:
 
 
 def test_shortest_edge_resize() -> None:
+    pytest.importorskip("PIL.Image")
     order = ("image", "boxes", "mask")
     mask = np.arange(20 * 40).reshape(20, 40) % 7
     sample = (np.zeros((20, 40, 3), np.uint8), np.array([[2.0, 4.0, 10.0, 20.0]]), mask)
@@ -435,6 +436,7 @@ def test_shortest_edge_resize() -> None:
 
 
 def test_random_resize() -> None:
+    pytest.importorskip("PIL.Image")
     image = np.zeros((20, 40, 3), np.uint8)
     np.random.seed(3)
     shapes = {T.RandomResize((0.5, 1.5)).apply(image).shape for _ in range(50)}

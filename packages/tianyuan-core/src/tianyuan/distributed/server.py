@@ -60,7 +60,7 @@ class Methods:
         """
         if not self._changed.wait_for(lambda: ready() or self._closed, timeout):
             raise DistributedError(f"{what()} within {timeout:g} s")
-        if self._closed:
+        if self._closed and not ready():
             raise DistributedError("server: it is closed, expected ranks to have finished")
 
     def _take(self, store: dict[str, Any], name: str, key: str, timeout: float, keep: bool) -> Any:
