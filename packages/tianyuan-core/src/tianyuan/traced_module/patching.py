@@ -1,7 +1,9 @@
 """Let functions, methods and modules report to the graph that is being recorded.
 
 While a graph is recorded, names that lead to recorded functions lead to reporters instead: in every
-imported module, and in the modules that are traced. Threads that record nothing only pass through.
+imported module, and in the modules that are traced. Reporters of Tensor's and Module's methods stay
+from the first recording on: once a class was changed a thousand times, CPython stops caching its
+methods, and 3.13 then calls stale ones. Where nothing is recorded, reporters only pass through.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from .scope import current
 
 _lock = threading.RLock()
 _depth = 0
-_MISSING = object()
+_classes_report = False
 
 
 def _reporter(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -68,19 +70,6 @@ class _Patches:
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
 
-    def attribute(self, owner: type, name: str, value: Any) -> None:
-        """Set an attribute of a class."""
-        old = owner.__dict__.get(name, _MISSING)
-
-        def undo() -> None:
-            if old is _MISSING:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, old)
-
-        self._undo.append(undo)
-        setattr(owner, name, value)
-
     def item(self, namespace: dict[str, Any], key: str, value: Any) -> None:
         """Set an item of a namespace."""
         old = namespace[key]
@@ -103,25 +92,25 @@ class _Patches:
             self._undo.pop()()
 
 
-def _patch_tensor(patches: _Patches) -> None:
+def _patch_tensor() -> None:
     for name in sorted(names.TENSOR_METHODS):
         original = getattr(Tensor, name, None)
         if isinstance(original, property):
-            patches.attribute(Tensor, name, _property_reporter(name, original))
+            setattr(Tensor, name, _property_reporter(name, original))
         elif callable(original):
-            patches.attribute(Tensor, name, _method_reporter(name, original))
+            setattr(Tensor, name, _method_reporter(name, original))
     for name in names.READS:
-        patches.attribute(Tensor, name, _read_reporter(name, getattr(Tensor, name)))
+        setattr(Tensor, name, _read_reporter(name, getattr(Tensor, name)))
     construct = Tensor.__init__
 
     @functools.wraps(construct)
     def initialise(self: Tensor, /, *args: Any, **kwargs: Any) -> None:
         recording.make_tensor(construct, self, args, kwargs)
 
-    patches.attribute(Tensor, "__init__", initialise)
+    Tensor.__init__ = initialise  # type: ignore[method-assign, assignment]
 
 
-def _patch_module(patches: _Patches) -> None:
+def _patch_module() -> None:
     @functools.wraps(recording._run_module)
     def call(self: Module, /, *args: Any, **kwargs: Any) -> Any:
         return recording.call_module(self, args, kwargs)
@@ -134,8 +123,8 @@ def _patch_module(patches: _Patches) -> None:
             recording.note_assignment(found, self, name, value)
         assign(self, name, value)
 
-    patches.attribute(Module, "__call__", call)
-    patches.attribute(Module, "__setattr__", set_attribute)
+    Module.__call__ = call  # type: ignore[method-assign]
+    Module.__setattr__ = set_attribute  # type: ignore[method-assign]
 
 
 def _functions_of(module: Module) -> Iterator[FunctionType]:
@@ -176,14 +165,16 @@ def _patch_names(patches: _Patches, module: Module) -> None:
 @contextmanager
 def patched(module: Module) -> Iterator[None]:
     """Let all names report while a block runs; one thread at a time."""
-    global _depth
+    global _depth, _classes_report
     with _lock:
         patches = _Patches()
         _depth += 1
         try:
+            if not _classes_report:
+                _patch_tensor()
+                _patch_module()
+                _classes_report = True
             if _depth == 1:
-                _patch_tensor(patches)
-                _patch_module(patches)
                 _patch_names(patches, module)
             yield
         finally:
