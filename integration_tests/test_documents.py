@@ -128,6 +128,9 @@ def spans(page: Path) -> list[str]:
     return re.findall(r"`([^`\n]+)`", text)
 
 
+QUANT = ("tianyuan.quantization", "tianyuan.module.qat", "tianyuan.module.quantized")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_names_that_pages_tell_of_exist(page: Path) -> None:
     shorter = {"F": "tianyuan.functional", "M": "tianyuan.module", "Q": "tianyuan.quantization"}
@@ -136,7 +139,7 @@ def test_names_that_pages_tell_of_exist(page: Path) -> None:
         if found is None or found[0] in NO_MODULES or "experimental" in span:
             continue
         name = shorter.get(found[1], "tianyuan") + found[2]
-        if name.startswith("tianyuan.quantization") and find_spec("tianyuan_quant") is None:
+        if name.startswith(QUANT) and find_spec("tianyuan_quant") is None:
             continue
         assert pkgutil.resolve_name(name) is not None, f"{page.name}: {span}"
 
