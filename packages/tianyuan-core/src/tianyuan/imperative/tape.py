@@ -7,7 +7,7 @@ computed by ops like everything else, so an outer tape records them and differen
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from ..errors import GradError
@@ -123,10 +123,13 @@ class Tape:
             entry = self.entries[index]
             source, _, inputs, specs, outputs, _, needs = entry
             grads = tuple([found.get(id(data)) for data in outputs])
-            if all(grad is None for grad in grads) and not is_effect(source):
+            if (not grads or grads[0] is None) and _all_none(grads) and not is_effect(source):
                 continue
             backward = source.grad or _decomposed_grad(source)
-            with self._at(index, source.name) if self.lines else nullcontext():
+            if self.lines:
+                with self._at(index, source.name):
+                    passed = backward(_Recorded(entry), grads)
+            else:
                 passed = backward(_Recorded(entry), grads)
             for data, spec, need, grad in zip(inputs, specs, needs, passed, strict=True):
                 if need and grad is not None:
@@ -147,6 +150,10 @@ class Tape:
             yield
         finally:
             state.origin = saved
+
+
+def _all_none(grads: tuple[Tensor | None, ...]) -> bool:
+    return all(grad is None for grad in grads)
 
 
 def is_effect(source: Differentiable) -> bool:
