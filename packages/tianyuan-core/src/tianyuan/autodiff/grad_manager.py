@@ -107,7 +107,6 @@ class GradManager:
 
     def _watch(self, tensor: Tensor) -> None:
         assert self._tape is not None
-        tensor._part_from_scalars()
         data = data_of(tensor)
         self._tape.watch(data)
         self._watched.append((tensor, data))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from .. import dtypes, registry
 from ..op import NO_ATTRS, TensorSpec
 from ..ops.operand import Operand
@@ -41,36 +39,36 @@ class Arithmetic(Operand):
 
     def full(self, shape: Shape, value: bool | int | float, dtype: Any = None) -> Any:
         """Make a constant of this tensor's runtime; eager scalars share their memory."""
-        if shape or state.recorder is not None or state.interceptor is not None:
+        made = None if shape else self._scalar(value, self._spec.dtype if dtype is None else dtype)
+        if made is None:
             return super().full(shape, value, dtype)
+        made._data = made._data.view()  # tapes tell values apart by identity
+        return made
+
+    def _scalar(self, value: bool | int | float, dtype: Any) -> Any:
+        """Return a scalar that operators share and nobody else may see; None where it is not eager.
+
+        None too for NaN and -0.0, which are not what they equal.
+        """
+        if state.recorder is not None or state.interceptor is not None:
+            return None
         if value != value or (not value and math.copysign(1.0, value) < 0.0):
-            return super().full(shape, value, dtype)  # NaN and -0.0 are not what they equal
-        key = (value, self._spec.dtype if dtype is None else dtype)
+            return None
+        key = (value, dtype)
         found = _scalars.get(key)
         if found is None:
-            made = super().full(shape, value, dtype)
+            made = super().full((), value, dtype)
             if len(_scalars) >= _SCALAR_LIMIT:
                 _scalars.clear()
             found = _scalars[key] = (made._data, made._spec)
         return dispatch.wrap(*found)
 
-    def _part_from_scalars(self) -> None:
-        """Take an identity of its own where this shares its value with operators' scalars.
-
-        Gradients tell values apart by identity: those of ``x * 3.0`` must not reach a tensor that
-        happens to be made of the same 3.0.
-        """
-        if self._spec.shape or not isinstance(self._data, np.ndarray):
-            return
-        found = _scalars.get((self._data.item(), self._spec.dtype))
-        if found is not None and found[0] is self._data:
-            self._data = self._data.view()
-
     def _binary(self, name: str, other: Any, swap: bool = False) -> Any:
         # What most calls are, without looking at what the others may need.
         dtype = self._spec.dtype
         if other.__class__ in _NUMBERS and dtype.kind == "f":
-            other = self.full((), other, dtype)
+            shared = self._scalar(other, dtype)
+            other = self.full((), other, dtype) if shared is None else shared
         if (
             isinstance(other, Arithmetic)
             and other._spec.dtype is dtype
