@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from .. import dtypes, registry
 from ..op import NO_ATTRS, TensorSpec
 from ..ops.operand import Operand
@@ -51,6 +53,8 @@ class Arithmetic(Operand):
         None too for NaN and -0.0, which are not what they equal.
         """
         if state.recorder is not None or state.interceptor is not None:
+            return None
+        if self._data.__class__ is not np.ndarray:  # a device's, or a graph's that is extended
             return None
         if value != value or (not value and math.copysign(1.0, value) < 0.0):
             return None
