@@ -6,22 +6,21 @@ import platform
 from collections.abc import Iterator
 from typing import Any
 
+import click
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from .. import __version__, native, plugins, registry
 from ..plugin import API
+from ..utils.table import format_table
 
 
 def show_info() -> None:
     """Print versions, plugins with state and reason, and what each reports."""
-    console = Console()
-    console.print(f"tianyuan {__version__}, plugin API {API[0]}.{API[1]}")
-    console.print(f"Python {platform.python_version()}, numpy {np.__version__}")
-    console.print(f"CPU {cpu_name()}, {platform.machine()}, {native.get_num_threads()} threads")
+    click.echo(f"tianyuan {__version__}, plugin API {API[0]}.{API[1]}")
+    click.echo(f"Python {platform.python_version()}, numpy {np.__version__}")
+    click.echo(f"CPU {cpu_name()}, {platform.machine()}, {native.get_num_threads()} threads")
     plugins.ensure_kernels("cpu")
-    table = Table("plugin", "distribution", "state", "kernels", "reason")
+    rows = []
     for record in plugins.records():
         count = sum(
             len(kernels)
@@ -29,18 +28,13 @@ def show_info() -> None:
             if name == record.name
             for kernels in backend.kernels.values()
         )
-        table.add_row(
-            record.name,
-            f"{record.distribution} {record.version}",
-            record.state,
-            str(count),
-            record.reason,
-        )
-    console.print(table)
+        origin = f"{record.distribution} {record.version}"
+        rows.append([record.name, origin, record.state, count, record.reason])
+    click.echo(format_table(["plugin", "distribution", "state", "kernels", "reason"], rows))
     for record in plugins.records():
         if record.state == plugins.LOADED:
             for line in _lines(plugins.report(record)):
-                console.print(f"{record.name}: {line}", highlight=False)
+                click.echo(f"{record.name}: {line}")
 
 
 def _lines(report: dict[str, Any]) -> Iterator[str]:

@@ -10,12 +10,11 @@ from typing import Any
 
 import click
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from .. import jit, registry
 from ..graph.explain import format_program
 from ..jit.model import Model
+from ..utils.table import format_table
 
 
 def _sizes(model: Model, given: Sequence[str]) -> dict[str, int]:
@@ -122,15 +121,15 @@ def bench_model(
             start = perf_counter()
             model(*inputs)
             seconds[name].append(perf_counter() - start)
-    console = Console()
-    table = Table("backend", "median ms", "min ms", title=f"{path.name}, {rounds} rounds")
-    for name, times in seconds.items():
-        median, least = statistics.median(times), min(times)
-        table.add_row(_title(name), f"{median * 1e3:.3f}", f"{least * 1e3:.3f}")
-    console.print(table)
+    rows = [
+        [_title(name), f"{statistics.median(times) * 1e3:.3f}", f"{min(times) * 1e3:.3f}"]
+        for name, times in seconds.items()
+    ]
+    title = f"{path.name}, {rounds} rounds"
+    click.echo(format_table(["backend", "median ms", "min ms"], rows, title))
     if steps:
         for name, model in models.items():
-            console.print(_step_table(_title(name), model, inputs, min(rounds, 20)))
+            click.echo(_step_table(_title(name), model, inputs, min(rounds, 20)))
     if page is not None:
         from .page import roofline_page
 
@@ -147,15 +146,13 @@ def _title(backend: str | None) -> str:
     return backend or f"all ({', '.join(registry.backends())})"
 
 
-def _step_table(title: str, model: Model, inputs: Sequence[np.ndarray], rounds: int) -> Table:
+def _step_table(title: str, model: Model, inputs: Sequence[np.ndarray], rounds: int) -> str:
     profiles = [model.profile(*inputs) for _ in range(rounds)]
     medians = [statistics.median(times) for times in zip(*profiles, strict=True)]
     total = sum(medians) or 1.0
-    table = Table("step", "kernel", "output", "us", "share", title=f"steps on {title}")
+    rows = []
     program = model.program(*inputs)
     for index, (step, median) in enumerate(zip(program.steps, medians, strict=True)):
         spec = program.slots[step.outputs[0]].spec if step.outputs else ""
-        table.add_row(
-            str(index), step.kernel.name, str(spec), f"{median * 1e6:.1f}", f"{median / total:.1%}"
-        )
-    return table
+        rows.append([index, step.kernel.name, spec, f"{median * 1e6:.1f}", f"{median / total:.1%}"])
+    return format_table(["step", "kernel", "output", "us", "share"], rows, f"steps on {title}")

@@ -10,10 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import numpy as np
-from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
 
 from .. import functional as F
 from .. import module as M
@@ -23,6 +21,7 @@ from ..data.dataset import MNIST, Digits
 from ..imperative.tensor import Tensor
 from ..jit import trace
 from ..optimizer import Adam
+from ..utils.table import format_table
 from .quantize import quantisation
 
 AGREEMENT = 1e-4  # largest difference from numpy, relative to the largest output
@@ -45,13 +44,12 @@ class Task:
 
 def run_quickstart(data: Path | None, epochs: int | None, output: Path, seed: int) -> int:
     """Run the main job; return 0 if accuracy and agreement are as they should be, else 1."""
-    console = Console()
     random.seed(seed)
     task = _digits() if data is None else _pictures(data)
-    console.print(
+    click.echo(
         f"Training on {task.name}: {len(task.train[0])} pictures, testing on {len(task.test[0])}"
     )
-    _train(task, epochs or task.epochs, seed, console)
+    _train(task, epochs or task.epochs, seed)
     # Fewer epochs than the task's promise nothing.
     least = task.least_accuracy if epochs is None or epochs >= task.epochs else 0.0
     files = {"": output}
@@ -62,8 +60,8 @@ def run_quickstart(data: Path | None, epochs: int | None, output: Path, seed: in
         samples = [task.train[0][start : start + 128] for start in range(0, 512, 128)]
         _dump(package.quantize_static(task.net, samples).module, task, files[" int8"])
     for path in files.values():
-        console.print(f"Wrote {path} ({path.stat().st_size / 1024:.0f} KiB)")
-    return _compare(task, files, least, console)
+        click.echo(f"Wrote {path} ({path.stat().st_size / 1024:.0f} KiB)")
+    return _compare(task, files, least)
 
 
 def _digits() -> Task:
@@ -115,7 +113,7 @@ def _batches(
         yield data[0][chosen], data[1][chosen]
 
 
-def _train(task: Task, epochs: int, seed: int, console: Console) -> None:
+def _train(task: Task, epochs: int, seed: int) -> None:
     net = task.net
     net.train()
     manager = GradManager().attach(net.parameters())
@@ -131,14 +129,13 @@ def _train(task: Task, epochs: int, seed: int, console: Console) -> None:
 
     rng = np.random.default_rng(seed)
     steps = epochs * (len(task.train[0]) // task.batch)
-    with Progress(console=console) as progress:
-        bar = progress.add_task("training", total=steps)
+    with click.progressbar(length=steps, label="training") as bar:
         for epoch in range(epochs):
             _set_rate(optimizer, task.rate * 0.5 * (1 + np.cos(np.pi * epoch / epochs)))
             for images, labels in _batches(task.train, task.batch, rng):
                 loss = step(Tensor(images), Tensor(labels))
-                progress.advance(bar)
-            progress.update(bar, description=f"epoch {epoch + 1}/{epochs}, loss {loss.item():.4f}")
+                bar.update(1)
+            bar.label = f"epoch {epoch + 1}/{epochs}, loss {loss.item():.4f}"
     net.eval()
 
 
@@ -156,26 +153,25 @@ def _dump(net: M.Module, task: Task, output: Path) -> None:
     predict.dump(output, arg_names=["images"], output_names=["logits"])
 
 
-def _compare(task: Task, files: dict[str, Path], least: float, console: Console) -> int:
+def _compare(task: Task, files: dict[str, Path], least: float) -> int:
     """Run each file in a new process per backend and print the table."""
-    table = Table(
-        "backend", "test accuracy", "ms, batch 1", "ms, batch 64", "difference from numpy"
-    )
+    header = ["backend", "test accuracy", "ms, batch 1", "ms, batch 64", "difference from numpy"]
+    rows: list[list[str]] = []
     failures: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         np.save(Path(folder) / "images.npy", task.test[0])
         for kind, path in files.items():
             # The price of int8 is shown; what is too much is a matter of the task.
             wanted = least - _INT8_DROP if kind else least
-            failures += _rows(table, kind, path, Path(folder), task.test[1], wanted)
-    console.print(table)
+            failures += _add_rows(rows, kind, path, Path(folder), task.test[1], wanted)
+    click.echo(format_table(header, rows))
     for failure in failures:
-        console.print(failure, style="red", markup=False)
+        click.secho(failure, fg="red")
     return 1 if failures else 0
 
 
-def _rows(
-    table: Table, kind: str, model: Path, folder: Path, labels: np.ndarray, least: float
+def _add_rows(
+    rows: list[list[str]], kind: str, model: Path, folder: Path, labels: np.ndarray, least: float
 ) -> list[str]:
     """Add a row per backend for one file; return what is not as it should be."""
     failures = []
@@ -190,10 +186,8 @@ def _rows(
         expected = logits if expected is None else expected
         accuracy = float((logits.argmax(1) == labels).mean())
         difference = float(np.abs(logits - expected).max() / np.abs(expected).max())
-        table.add_row(
-            name, f"{accuracy:.2%}", f"{result['1']:.3f}", f"{result['64']:.3f}",
-            f"{difference:.1e}",
-        )  # fmt: skip
+        times = [f"{result[batch]:.3f}" for batch in ("1", "64")]
+        rows.append([name, f"{accuracy:.2%}", *times, f"{difference:.1e}"])
         if not accuracy >= least:
             failures.append(
                 f"{name}: test accuracy is too low, got {accuracy:.2%}, expected {least:.1%}"

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from ..errors import AttrError
 from ..utils.profile_analyzer import (
@@ -19,6 +17,7 @@ from ..utils.profile_analyzer import (
     TimeFuncHelper,
     from_timeline,
 )
+from ..utils.table import format_table
 from .command import run
 
 _AGGREGATES: dict[str, Callable[[Sequence[float]], float]] = {
@@ -82,15 +81,16 @@ def analyze(
     return ProfileAnalyzer(profile).select(took, keep, chosen, aggregate_by, order_by, top)
 
 
-def _table(records: Sequence[Record], total: float) -> Table:
+def _table(records: Sequence[Record], total: float) -> str:
     columns = [
         name for name in _COLUMNS if any(getattr(record, name) is not None for record in records)
     ]
-    table = Table(*columns, "share")
-    for record in records:
-        cells = [_cell(name, getattr(record, name)) for name in columns]
-        table.add_row(*cells, f"{record.time / total:.1%}" if total else "")
-    return table
+    rows = [
+        [_cell(name, getattr(record, name)) for name in columns]
+        + [f"{record.time / total:.1%}" if total else ""]
+        for record in records
+    ]
+    return format_table([*columns, "share"], rows)
 
 
 def _cell(column: str, value: Any) -> str:
@@ -118,7 +118,7 @@ def _command(
     read = read_profile(profile)
     total = sum(record.time for record in analyze(read, top=0))
     records = analyze(read, top, order_by, types, min_time, max_time, aggregate, aggregate_by)
-    Console(width=200).print(_table(records, total))
+    click.echo(_table(records, total))
     click.echo(f"total {total * 1e3:.3f} ms")
 
 

@@ -29,6 +29,7 @@ from .module_flops import (
     register_receptive_field,
 )
 from .module_utils import set_module_mode_safe
+from .table import format_table
 
 __all__ = [
     "dict2table", "disable_receptive_field", "enable_receptive_field", "flops_adaptivePool",
@@ -41,8 +42,6 @@ __all__ = [
 ]  # fmt: skip
 
 Stats = dict[str, Any]
-
-_WIDEST = 1000  # columns of a table
 
 
 class TotalStats(NamedTuple):
@@ -239,7 +238,7 @@ def print_param_stats(params: list[Stats]) -> None:
     >>> print_param_stats([get_param_stats(ty.Tensor([1.0, 2.0]))])  # doctest: +ELLIPSIS
     parameters
     ...
-    │ ... │ float32 │ (2,)  │ 1.5  │ 0.5 │ 8.000 B ...
+    │ ... │ float32 │ (2,)    │ 1.5    │ 0.5   │ 8.000 B ...
     """
     header = ["name", "dtype", "shape", "mean", "std", "size", "size_cum", "percentage", "bar"]
     _print_table("parameters", _with_units(params), header)
@@ -252,7 +251,7 @@ def print_activations_stats(activations: list[Stats], has_input: bool = False) -
     >>> print_activations_stats([get_activation_stats(ty.Tensor([1.0, 2.0]))])  # doctest: +ELLIPSIS
     activations
     ...
-    │ ... │ float32 │ (2,)  │ 1.5  │ 0.5 │ 8.000 B ...
+    │ ... │ float32 │ (2,)    │ 1.5    │ 0.5   │ 8.000 B ...
     """
     header = ["name", "class_name", "dtype", "shape", "mean", "std", "size", "size_cum",
               "percentage", "bar"]  # fmt: skip
@@ -264,13 +263,13 @@ def print_activations_stats(activations: list[Stats], has_input: bool = False) -
 def print_summary(**kwargs: Any) -> None:
     """Print names and values as a table.
 
-    >>> print_summary(total_flops="9.000 OPs")  # doctest: +NORMALIZE_WHITESPACE
-              summary
-    ┏━━━━━━━━━━━━━┳━━━━━━━━━━━┓
-    ┃ item        ┃ value     ┃
-    ┡━━━━━━━━━━━━━╇━━━━━━━━━━━┩
+    >>> print_summary(total_flops="9.000 OPs")
+    summary
+    ╭─────────────┬───────────╮
+    │ item        │ value     │
+    ├─────────────┼───────────┤
     │ total_flops │ 9.000 OPs │
-    └─────────────┴───────────┘
+    ╰─────────────┴───────────╯
     """
     rows = [{"item": name, "value": value} for name, value in kwargs.items()]
     _print_table("summary", rows, ["item", "value"])
@@ -281,15 +280,8 @@ def _with_units(entries: list[Stats]) -> list[Stats]:
 
 
 def _print_table(title: str, entries: list[Stats], header: Sequence[str]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     head, *rows = dict2table(entries, header)
-    table = Table(*head, title=title)
-    for row in rows:
-        table.add_row(*map(str, row))
-    # As wide as it needs: a name cut in two could not be searched for.
-    Console(width=_WIDEST).print(table, crop=False, overflow="ignore")
+    print(format_table(head, rows, title))
 
 
 # A whole network
