@@ -99,20 +99,21 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   return 0;
 }
 
-int conv_packed(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
-                const ty_attrs *attrs, void *workspace) {
-  return run(ctx, inputs, outputs, attrs, workspace, true);
-}
-
 int conv_unpacked(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
                   const ty_attrs *attrs, void *workspace) {
   return run(ctx, inputs, outputs, attrs, workspace, false);
 }
 
 }  // namespace
+
+int q8_conv_packed(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
+                   const ty_attrs *attrs, void *workspace) {
+  return run(ctx, inputs, outputs, attrs, workspace, true);
+}
+
 }  // namespace TY_ISA
 
-TY_EXPORT_KERNELS(int8_conv, TY_KERNEL(conv_packed, "conv2d_q8", "direct"),
-                  TY_KERNEL(conv_packed, "conv2d_q8", "direct_unbiased"),
+TY_EXPORT_KERNELS(int8_conv, TY_KERNEL(q8_conv_packed, "conv2d_q8", "direct"),
+                  TY_KERNEL(q8_conv_packed, "conv2d_q8", "direct_unbiased"),
                   TY_KERNEL(conv_unpacked, "conv2d_q8", "unpacked"),
                   TY_KERNEL(conv_unpacked, "conv2d_q8", "unpacked_unbiased"))

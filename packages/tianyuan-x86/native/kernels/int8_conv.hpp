@@ -4,6 +4,11 @@
 #include "int8.hpp"
 
 namespace TY_ISA {
+
+// conv2d_quantized with a weight in packed panels.
+int q8_conv_packed(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
+                   const ty_attrs *attrs, void *workspace);
+
 namespace {
 
 struct Q8ConvShape {

@@ -86,12 +86,14 @@ def _weight_extents(shape: Shape) -> Shape:
     return (-(-o // 16), h * w * -(-i // 4) + 1, 16, 4)
 
 
-def _pack_weight(array: np.ndarray) -> np.ndarray:
+def pack_conv_weight(array: np.ndarray) -> np.ndarray:
+    """Pack a convolution's weight into panels, with sums."""
     o, i, h, w = array.shape
     return _pack_panels(array.reshape(o, i, h * w).transpose(0, 2, 1))
 
 
-def _unpack_weight(array: np.ndarray, shape: Shape) -> np.ndarray:
+def unpack_conv_weight(array: np.ndarray, shape: Shape) -> np.ndarray:
+    """Return a convolution's weight from its panels."""
     o, i, h, w = shape
     rows = _unpack_panels(array, o, h * w, i).transpose(0, 2, 1)
     return np.ascontiguousarray(rows).reshape(shape)
@@ -142,7 +144,7 @@ def all_layouts() -> list[Layout]:
     """Return the layouts of 8-bit images and weights; what pads an image is never looked at."""
     found = [
         Layout(IMAGE, 4, _image_extents, _pack_image, _unpack_image, "undefined"),
-        Layout(CONV_WEIGHT, 4, _weight_extents, _pack_weight, _unpack_weight, "undefined"),
+        Layout(CONV_WEIGHT, 4, _weight_extents, pack_conv_weight, unpack_conv_weight, "undefined"),
         Layout(
             DEPTHWISE_WEIGHT, 4, _depthwise_extents, _pack_depthwise, _unpack_depthwise, "undefined"
         ),

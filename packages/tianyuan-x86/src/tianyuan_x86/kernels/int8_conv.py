@@ -24,7 +24,8 @@ def layouts() -> list[Layout]:
     return q8.all_layouts()
 
 
-def _reason(unbiased: bool, call: Call) -> str | None:
+def form_reason(unbiased: bool, call: Call) -> str | None:
+    """Refuse the form of inputs that the other of a pair serves, and zero points of weights."""
     a = call.attrs
     if (a.has_residual and not a.has_bias) != unbiased:
         return f"serves {'a residual without bias' if unbiased else 'a bias before any residual'}"
@@ -37,7 +38,7 @@ def _packed_reason(unbiased: bool, call: Call) -> str | None:
     g = geo.geometry(call)
     if g.groups > 1 and (g.o // g.groups) % 16:
         return f"serves groups of a multiple of 16 outputs, got {g.o} in {g.groups} groups"
-    return _reason(unbiased, call)
+    return form_reason(unbiased, call)
 
 
 def _depthwise_reason(unbiased: bool, call: Call) -> str | None:
@@ -47,7 +48,7 @@ def _depthwise_reason(unbiased: bool, call: Call) -> str | None:
             f"serves more than 4 groups of one channel, got {g.c} and {g.o} channels "
             f"in {g.groups} groups"
         )
-    return _reason(unbiased, call)
+    return form_reason(unbiased, call)
 
 
 def _copy_bytes(tier: str, call: Call) -> int:
@@ -66,6 +67,11 @@ def _workspace(tier: str, packs: bool, call: Call) -> int:
     if packs:
         size += q8.packed_bytes(g.o // g.groups, g.taps * -(-(g.c // g.groups) // 4))
     return size
+
+
+def direct_workspace(tier: str, call: Call) -> int:
+    """Return the bytes that a convolution with packed panels takes."""
+    return _workspace(tier, False, call)
 
 
 def _depthwise_workspace(call: Call) -> int:
@@ -108,12 +114,12 @@ def kernels(tier: Tier) -> list[Kernel]:
                 q8.CONV_WEIGHT,
                 _packed_reason,
                 partial(_cost, tier.name, False),
-                partial(_workspace, tier.name, False),
+                partial(direct_workspace, tier.name),
             ),
             (
                 "unpacked",
                 PLAIN,
-                _reason,
+                form_reason,
                 partial(_cost, tier.name, True),
                 partial(_workspace, tier.name, True),
             ),

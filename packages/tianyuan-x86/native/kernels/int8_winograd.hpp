@@ -1,0 +1,140 @@
+// The integer transforms of Winograd's F(4 x 4, 3 x 3), free of fractions.
+//
+// Frequencies are the points 0, 1, -1, 2, -2 and infinity. Weights are transformed by the rows
+// [6 0 0], [1 1 1], [1 -1 1], [1 2 4], [1 -2 4] and [0 0 6], so that products of frequencies are
+// multiples of the exact ones. The transform back then gives outputs times 24, 12, 6 and 6 in each
+// dimension, which sums that wrap around at 2^32 determine but for the power of two in it.
+#pragma once
+
+#include "int8_conv.hpp"
+
+namespace TY_ISA {
+
+enum { WINO_OUT = 4, WINO_IN = 6, WINO_FREQUENCIES = 36, WINO_ONES = 7 };
+
+#if TY_VF == 16
+enum { WINO_LANES = 32 };
+typedef __m512i w16;
+TY_INLINE w16 w16_set1(int16_t x) { return _mm512_set1_epi16(x); }
+TY_INLINE w16 w16_add(w16 a, w16 b) { return _mm512_add_epi16(a, b); }
+TY_INLINE w16 w16_sub(w16 a, w16 b) { return _mm512_sub_epi16(a, b); }
+#define w16_shl(a, n) _mm512_slli_epi16((a), (n))
+TY_INLINE void w16_store(int16_t *to, w16 x) { _mm512_storeu_si512(to, x); }
+// Widens the bytes of 32 channels, or of 16 where no more are there.
+template <bool SIGNED>
+TY_INLINE w16 w16_load(const uint8_t *from, bool half) {
+  const __m256i bytes =
+      half ? _mm256_zextsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i *>(from)))
+           : _mm256_loadu_si256(reinterpret_cast<const __m256i *>(from));
+  return SIGNED ? _mm512_cvtepi8_epi16(bytes) : _mm512_cvtepu8_epi16(bytes);
+}
+// Adds the products of pairs, which may wrap around.
+TY_INLINE vi w16_dot(vi sum, vi a, vi b) {
+#if defined(__AVX512VNNI__)
+  return _mm512_dpwssd_epi32(sum, a, b);
+#else
+  return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
+#endif
+}
+#else
+enum { WINO_LANES = 16 };
+typedef __m256i w16;
+TY_INLINE w16 w16_set1(int16_t x) { return _mm256_set1_epi16(x); }
+TY_INLINE w16 w16_add(w16 a, w16 b) { return _mm256_add_epi16(a, b); }
+TY_INLINE w16 w16_sub(w16 a, w16 b) { return _mm256_sub_epi16(a, b); }
+#define w16_shl(a, n) _mm256_slli_epi16((a), (n))
+TY_INLINE void w16_store(int16_t *to, w16 x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i *>(to), x);
+}
+template <bool SIGNED>
+TY_INLINE w16 w16_load(const uint8_t *from, bool) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(from));
+  return SIGNED ? _mm256_cvtepi8_epi16(bytes) : _mm256_cvtepu8_epi16(bytes);
+}
+TY_INLINE vi w16_dot(vi sum, vi a, vi b) { return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)); }
+#endif
+
+// Six values in a row into six frequencies. The results fit 16 bits (the largest is 100 times a
+// difference of two bytes after both dimensions), so what wraps around on the way does not matter.
+TY_INLINE void wino_forward(const w16 (&d)[6], w16 (&to)[6]) {
+  const w16 s = w16_sub(d[4], d[2]), t = w16_shl(w16_sub(d[3], d[1]), 1);
+  const w16 p = w16_sub(d[4], w16_shl(d[2], 2)), q = w16_sub(d[3], w16_shl(d[1], 2));
+  to[0] = w16_add(w16_shl(w16_sub(d[0], d[2]), 2), s);
+  to[1] = w16_add(p, q);
+  to[2] = w16_sub(p, q);
+  to[3] = w16_add(s, t);
+  to[4] = w16_sub(s, t);
+  to[5] = w16_sub(w16_sub(d[5], d[3]), w16_shl(t, 1));
+}
+
+// Transforms a tile of up to WINO_LANES channels. Only the frequency of the ones sees a constant,
+// such as the zero point, 36 times.
+template <bool SIGNED>
+TY_INLINE void wino_input(const uint8_t *const (&pixels)[36], int64_t c, bool half, w16 zero,
+                          int16_t *to, int64_t step) {
+  w16 columns[6][6];
+#pragma GCC unroll 6
+  for (int j = 0; j < 6; ++j) {
+    w16 d[6], found[6];
+#pragma GCC unroll 6
+    for (int i = 0; i < 6; ++i) d[i] = w16_load<SIGNED>(pixels[i * 6 + j] + c, half);
+    wino_forward(d, found);
+#pragma GCC unroll 6
+    for (int i = 0; i < 6; ++i) columns[i][j] = found[i];
+  }
+#pragma GCC unroll 6
+  for (int i = 0; i < 6; ++i) {
+    w16 found[6];
+    wino_forward(columns[i], found);
+    if (i == 1) found[1] = w16_sub(found[1], zero);
+#pragma GCC unroll 6
+    for (int j = 0; j < 6; ++j) w16_store(to + (i * 6 + j) * step, found[j]);
+  }
+}
+
+// Six products of frequencies into four outputs times 24, 12, 6 and 6.
+TY_INLINE void wino_back(const vi (&m)[6], vi (&to)[4]) {
+  const vi a = vi_add(m[1], m[2]), b = vi_sub(m[1], m[2]);
+  const vi c = vi_add(m[3], m[4]), d = vi_sub(m[3], m[4]);
+  to[0] = vi_add(vi_sub(m[0], vi_shl(a, 2)), c);
+  to[1] = vi_sub(d, vi_shl(b, 1));
+  to[2] = vi_sub(c, a);
+  to[3] = vi_add(vi_sub(m[5], b), vi_shl(d, 1));
+}
+
+// Divides by 9 2^SHIFT what is a multiple of it: times the inverse of 9 modulo 2^32.
+template <int SHIFT>
+TY_INLINE vi wino_exact(vi x) {
+  return vi_sar(vi_mul(x, vi_set1(0x38e38e39)), SHIFT);
+}
+
+// The second dimension of a row that is a multiple of 2^POWER, from 24, 12, 6 and 6.
+template <int POWER>
+TY_INLINE void wino_row(const vi (&m)[6], vi (&to)[4]) {
+  vi found[4];
+  wino_back(m, found);
+  to[0] = wino_exact<POWER + 3>(found[0]);
+  to[1] = wino_exact<POWER + 2>(found[1]);
+  to[2] = wino_exact<POWER + 1>(found[2]);
+  to[3] = wino_exact<POWER + 1>(found[3]);
+}
+
+// Products of one tile, [36][16 outputs], into the sums of 4 x 4 pixels for TY_VF outputs.
+TY_INLINE void wino_output(const int32_t *from, vi (&to)[4][4]) {
+  vi rows[4][6];
+#pragma GCC unroll 6
+  for (int j = 0; j < 6; ++j) {
+    vi m[6], found[4];
+#pragma GCC unroll 6
+    for (int i = 0; i < 6; ++i) m[i] = vi_load(from + (i * 6 + j) * 16);
+    wino_back(m, found);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) rows[i][j] = found[i];
+  }
+  wino_row<3>(rows[0], to[0]);
+  wino_row<2>(rows[1], to[1]);
+  wino_row<1>(rows[2], to[2]);
+  wino_row<1>(rows[3], to[3]);
+}
+
+}  // namespace TY_ISA

@@ -1,0 +1,146 @@
+"""Describe the integer Winograd convolutions, whose results are those of the direct sums.
+
+F(4 x 4, 3 x 3) takes 36 products per pair of channels for 16 pixels instead of 144. Without
+fractions its transformed operands fit 16 bits: an image grows by 10 in each dimension, and 100
+differences of two bytes are at most 25500; weights grow by 7, to 6272. The transform back gives
+outputs times up to 24^2 = 9 * 2^6. All of it is computed modulo 2^32, where 9 has an inverse, so
+a sum is known modulo 2^26: exactly, where it is known to lie in a range of that length. It is
+where the magnitudes of its weights sum to less than 2^26 / 255; the kernel looks, and multiplies
+directly where one sum does not. Of up to 228 channels all do.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+from tianyuan.kernel import PLAIN, Call, Kernel, Layout, Layouts
+from tianyuan.shapes import Shape
+
+from .._tier import INT8_TIERS, Tier
+from . import _conv_geometry as geo
+from . import _int8 as q8
+from . import int8_conv
+
+TIERS = INT8_TIERS
+
+WEIGHT = "q8_wino_f43"
+_FREQUENCIES = 36
+# As in int8_winograd.cpp: L2_BYTES, FEWEST_TILES, MAX_BLOCKS, TILE_PRODUCTS and WINO_LANES.
+_L2_BYTES, _FEWEST_TILES = 448 * 1024, 56
+_BLOCKS = {"avx2": 1, "vnni": 4}
+_TILE_PRODUCTS = _FREQUENCIES * 64
+_LANES = {"avx2": 16, "vnni": 32}
+
+# Rows of the transform of weights; those of 0 and of infinity are six times as large as they need
+# be, which spares the transform back two multiplications.
+_TRANSFORM = np.array(
+    [[6, 0, 0], [1, 1, 1], [1, -1, 1], [1, 2, 4], [1, -2, 4], [0, 0, 6]], np.float32
+)
+
+
+def _rows(shape: Shape) -> tuple[int, int, int]:
+    """Return the rows of 64 bytes of direct panels, of magnitudes and of transformed panels."""
+    o, i = int(shape[0]), int(shape[1])
+    blocks, fours = -(-o // 16), -(-i // 4)
+    return blocks * (9 * fours + 1), blocks, blocks * _FREQUENCIES * 2 * fours
+
+
+def _extents(shape: Shape) -> Shape:
+    return (sum(_rows(shape)), 16, 4)
+
+
+def _pack(array: np.ndarray) -> np.ndarray:
+    packed = np.zeros(_extents(array.shape), array.dtype)
+    direct, magnitudes, _ = _rows(array.shape)
+    packed[:direct] = q8.pack_conv_weight(array).reshape(direct, 16, 4)
+    if array.dtype.itemsize == 1:  # no other values are ever multiplied
+        o, i = array.shape[:2]
+        padded = np.zeros((q8.round_up(o, 16), q8.round_up(i, 4), 9), np.float32)
+        padded[:o, :i] = array.reshape(o, i, 9)
+        sums = np.abs(padded).sum(axis=(1, 2), dtype=np.float64).astype(np.int32)
+        packed[direct : direct + magnitudes] = sums.view(array.dtype).reshape(-1, 16, 4)
+        both = np.kron(_TRANSFORM, _TRANSFORM)  # exact in float32, as are all results
+        found = (padded.reshape(-1, 9) @ both.T).astype(np.int16)
+        split = found.reshape(-1, 16, padded.shape[1] // 2, 2, _FREQUENCIES)
+        ordered = np.ascontiguousarray(split.transpose(0, 4, 2, 1, 3))
+        packed[direct + magnitudes :] = ordered.view(array.dtype).reshape(-1, 16, 4)
+    return packed
+
+
+def _unpack(array: np.ndarray, shape: Shape) -> np.ndarray:
+    blocks = -(-int(shape[0]) // 16)
+    direct = array[: _rows(shape)[0]].reshape(blocks, -1, 16, 4)
+    return q8.unpack_conv_weight(direct, shape)
+
+
+def layouts() -> list[Layout]:
+    """Return the layout of weights that holds both their direct and their transformed form."""
+    return [Layout(WEIGHT, 4, _extents, _pack, _unpack, "undefined", trailing=(3, 3))]
+
+
+def _reason(unbiased: bool, call: Call) -> str | None:
+    g = geo.geometry(call)
+    if g.groups != 1 or (g.kh, g.kw) != (3, 3):
+        return f"serves 3 x 3 kernels of one group, got {g.kh} x {g.kw} of {g.groups}"
+    if g.stride != (1, 1) or g.dilation != (1, 1):
+        return f"serves stride 1 and dilation 1, got {g.stride} and {g.dilation}"
+    if g.c <= 4 or g.o <= 4:
+        return f"serves more than 4 channels, got {g.c} and {g.o}"
+    return int8_conv.form_reason(unbiased, call)
+
+
+def _tiles(call: Call) -> int:
+    g = geo.geometry(call)
+    return int(g.n * -(-g.oh // 4) * -(-g.ow // 4))
+
+
+def _workspace(tier: str, call: Call) -> int:
+    g = geo.geometry(call)
+    if 0 in (g.n, g.o) or g.oh <= 0 or g.ow <= 0:
+        return 0
+    room = q8.round_up(g.c, _LANES[tier])
+    products = _BLOCKS[tier] * _TILE_PRODUCTS
+    fit = max(_L2_BYTES // (_FREQUENCIES * room * 2 + products), _FEWEST_TILES)
+    # With fewer threads than planned, blocks may be as large as for one.
+    tiles = _tiles(call)
+    block = -(-tiles // -(-tiles // fit))
+    frequency = (-(-block * room * 2 // 64) | 1) * 64
+    own = _FREQUENCIES * frequency + block * products
+    size = 3 * q8.table_bytes(g.o) + geo.round_up(q8.channels(g.c), 64) + own * call.threads
+    return max(size, int8_conv.direct_workspace(tier, call))
+
+
+# Per thread, on the scale of int8_conv: operations of products per second, bytes of weights that
+# stream in beside them, and bytes of transformed values that are written or read.
+_RATE = {"avx2": 0.9e11, "vnni": 1.4e11}
+_WEIGHTS, _TRANSFORMED = 1.2e10, 2.0e10
+
+
+def _cost(tier: str, call: Call) -> float:
+    g, tiles = geo.geometry(call), _tiles(call)
+    c, o = q8.round_up(g.c, 16), q8.round_up(g.o, 16)
+    products = 2.0 * tiles * _FREQUENCIES * c * o / _RATE[tier]
+    weights = 2.0 * _FREQUENCIES * c * o / _WEIGHTS
+    transforms = tiles * _FREQUENCIES * (2.0 * c + 4.0 * o) / _TRANSFORMED
+    threads = min(float(call.threads), max(1.0, g.flops / 2e6))
+    return 2e-6 + (max(products, weights) + transforms) / threads
+
+
+def kernels(tier: Tier) -> list[Kernel]:
+    """Return the Winograd convolutions of a tier."""
+    return [
+        tier.kernel(
+            "conv2d_q8",
+            "winograd_f43_unbiased" if unbiased else "winograd_f43",
+            "conv2d_quantized",
+            layouts=Layouts(
+                (q8.IMAGE, WEIGHT, q8.IMAGE) if unbiased else (q8.IMAGE, WEIGHT, PLAIN, q8.IMAGE),
+                (q8.IMAGE,),
+            ),
+            supports=partial(_reason, unbiased),
+            cost=partial(_cost, tier.name),
+            workspace=partial(_workspace, tier.name),
+        )
+        for unbiased in (False, True)
+    ]
