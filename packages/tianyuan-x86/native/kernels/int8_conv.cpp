@@ -31,6 +31,36 @@ int64_t write_runs(const Q8ConvShape &s, int64_t row, Q8Run *runs) {
   return count;
 }
 
+// What zero points of weights are multiplied by: sums of the terms under each window of one group,
+// by way of those of each pixel.
+struct WindowSums {
+  int32_t *pixels, *windows;
+};
+
+void sum_windows(const ty_ctx *ctx, const WindowSums &to, const Q8Plan &p, const Q8ConvShape &s,
+                 int64_t height, int64_t width) {
+  const int64_t channels = q8_channels(s.c), group_c = s.c / s.groups, size = s.oh * s.ow;
+  ty_parallel(ctx, s.n * height * width, 1 + 16384 / (group_c + 1),
+              [&](int64_t begin, int64_t end, int32_t) {
+                for (int64_t at = begin; at < end; ++at) {
+                  int32_t sum = 0;
+                  for (int64_t c = 0; c < group_c; ++c) sum += p.x[at * channels + c];
+                  to.pixels[at] = sum;
+                }
+              });
+  ty_parallel(
+      ctx, s.n * size, 1 + 16384 / (s.kh * s.kw + 1), [&](int64_t begin, int64_t end, int32_t) {
+        for (int64_t at = begin; at < end; ++at) {
+          const int64_t oy = at % size / s.ow, ox = at % s.ow;
+          const int32_t *from = to.pixels + (at / size * height + oy * s.sh) * width + ox * s.sw;
+          int32_t sum = 0;
+          for (int64_t i = 0; i < s.kh; ++i)
+            for (int64_t j = 0; j < s.kw; ++j) sum += from[i * s.dh * width + j * s.dw];
+          to.windows[at] = sum;
+        }
+      });
+}
+
 int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *attrs,
         void *workspace, bool packed) {
   const auto &a = *reinterpret_cast<const ty_conv2d_quantized_attrs *>(attrs);
@@ -44,8 +74,12 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
                        static_cast<float *>(scratch.take(q8_columns_bytes(s.o)))};
   int next = 2;
   const int32_t *bias = a.has_bias ? static_cast<const int32_t *>(inputs[next++].data) : nullptr;
-  q8_fill_columns(columns,
-                  {bias, TY_FLOATS(&a, a.multipliers), nullptr, a.multipliers.count, 0, s.o, 0});
+  const int64_t *w_zeros = TY_INTS(&a, a.w_zero_points);
+  bool has_zeros = false;
+  for (int64_t i = 0; i < a.w_zero_points.count; ++i) has_zeros |= w_zeros[i] != 0;
+  if (has_zeros) columns.w_zero = static_cast<int32_t *>(scratch.take(q8_columns_bytes(s.o)));
+  q8_fill_columns(columns, {bias, TY_FLOATS(&a, a.multipliers), w_zeros, a.multipliers.count,
+                            a.w_zero_points.count, s.o, 0});
   Q8Plan p = {};
   p.residual.multiplier = static_cast<float>(a.residual_multiplier);
   p.residual.zero_point = static_cast<int32_t>(a.residual_zero_point);
@@ -60,6 +94,11 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
     q8_copy_padded(ctx, copy, static_cast<const uint8_t *>(inputs[0].data), s, a.x_zero_point,
                    is_signed);
     p.x = copy;
+  }
+  WindowSums sums = {};
+  if (has_zeros) {
+    sums.pixels = static_cast<int32_t *>(scratch.take(4 * s.n * height * width));
+    sums.windows = static_cast<int32_t *>(scratch.take(4 * s.n * s.oh * s.ow));
   }
   p.pixel = s.sw * channels;
   p.row = s.sh * width * channels;
@@ -87,8 +126,14 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
       q8_pack(ctx, own, weight + first * size, {group_o, group_c, taps, size, taps, false});
       p.weight = own;
     }
-    q8_fold_zero(columns.bias + first, nullptr, p.weight, group_o, p.k4, 0, zero);
     p.x = x + group * group_c;
+    if (has_zeros) {
+      p.w_zero = columns.w_zero + first;
+      p.row_sums = sums.windows;
+      sum_windows(ctx, sums, p, s, height, width);
+    }
+    q8_fold_zero(columns.bias + first, p.w_zero, p.weight, group_o, p.k4, group_c * s.kh * s.kw,
+                 zero);
     p.o_room = p.y_pixel - first;  // later groups write over what is too much
     p.bias = columns.bias + first;
     p.multiplier = columns.multiplier + first;

@@ -1,45 +1,14 @@
 // quantize, dequantize, requantize, add_quantized and the joining of channels, on plain values and
 // on channels-last images, whose padding is computed along.
-#include "int8.hpp"
+#include "int8_values.hpp"
 
 namespace TY_ISA {
 namespace {
-
-enum { GRAIN = 32768 };
 
 int64_t elements(const ty_tensor &tensor, bool image) {
   if (!image) return ty_count(tensor);
   const int64_t *s = tensor.shape;
   return s[0] * s[2] * s[3] * q8_channels(s[1]);
-}
-
-// Centres, converts and multiplies 16 stored bytes, each step rounded once.
-struct Scaled {
-  vf part[Q8_PARTS];
-};
-TY_INLINE Scaled scaled(const uint8_t *from, int64_t count, bool is_signed, int32_t zero,
-                        float factor) {
-  const Q8Lanes stored = q8_load16(from, count, is_signed);
-  Scaled found;
-#pragma GCC unroll 2
-  for (int i = 0; i < Q8_PARTS; ++i)
-    found.part[i] = vmul(vi_to_vf(vi_sub(stored.part[i], vi_set1(zero))), vset1(factor));
-  return found;
-}
-
-TY_INLINE void store(uint8_t *to, const Scaled &x, int64_t count, const Q8Store &form) {
-  Q8Lanes found;
-#pragma GCC unroll 2
-  for (int i = 0; i < Q8_PARTS; ++i) found.part[i] = q8_finish(x.part[i], form);
-  q8_store16(to, found, count);
-}
-
-// Calls body(at, count) for each 16 elements, and for what is left.
-template <typename Body>
-TY_INLINE void by16(const ty_ctx *ctx, int64_t size, const Body &body) {
-  ty_parallel(ctx, q8_ceil(size, 16), GRAIN / 16, [&](int64_t begin, int64_t end, int32_t) {
-    for (int64_t at = begin * 16; at < q8_lesser(end * 16, size); at += 16) body(at, size - at);
-  });
 }
 
 int quantize(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *attrs,
@@ -54,14 +23,7 @@ int quantize(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, con
                         zero};
   const vf scale = vset1(static_cast<float>(TY_FLOATS(&a, a.scales)[0]));
   by16(ctx, ty_count(inputs[0]), [&](int64_t at, int64_t count) {
-    Scaled t;
-    for (int i = 0; i < Q8_PARTS; ++i)
-      t.part[i] = vdiv(
-          count >= 16
-              ? vload(x + at + i * TY_VF)
-              : vload_tail(x + at + i * TY_VF, vtail_of(count > i * TY_VF ? count - i * TY_VF : 0)),
-          scale);
-    store(y + at, t, count, form);
+    store(y + at, divided(x + at, count, scale), count, form);
   });
   return 0;
 }
@@ -75,15 +37,7 @@ int dequantize(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
   const int32_t zero = static_cast<int32_t>(TY_INTS(&a, a.zero_points)[0]);
   const float scale = static_cast<float>(TY_FLOATS(&a, a.scales)[0]);
   by16(ctx, ty_count(inputs[0]), [&](int64_t at, int64_t count) {
-    const Scaled t = scaled(x + at, count, is_signed, zero, scale);
-    for (int i = 0; i < Q8_PARTS; ++i) {
-      float *to = y + at + i * TY_VF;
-      const int64_t some = count - i * TY_VF;
-      if (some >= TY_VF)
-        vstore(to, t.part[i]);
-      else if (some > 0)
-        vstore_tail(to, t.part[i], vtail_of(some));
-    }
+    store_floats(y + at, scaled(x + at, count, is_signed, zero, scale), count);
   });
   return 0;
 }

@@ -13,7 +13,7 @@ from tianyuan.graph.options import Options
 from tianyuan.imperative.dispatch import run_kernel
 from tianyuan.kernel import Call, Kernel
 from tianyuan.op import TensorSpec
-from tianyuan.ops.quantized import Quantize
+from tianyuan.ops.quantized import Dequantize, Quantize
 from tianyuan.ops.quantized_product import Conv2dQuantized, MatmulQuantized
 from tianyuan.ops.reference import evaluate
 
@@ -104,6 +104,81 @@ def test_convolution_is_exact_at_the_ends_of_the_range(
     for each in found:
         (got,) = run_kernel(each, call, [x, w, bias])
         np.testing.assert_array_equal(got, want, err_msg=each.name)
+
+
+@pytest.mark.parametrize(
+    ("c", "o", "kernel", "groups", "stride", "dtype"),
+    [
+        (3, 24, 3, 1, 2, "uint8"),
+        (64, 65, 1, 1, 1, "uint8"),
+        (20, 130, 3, 1, 1, "int8"),
+        (48, 96, 3, 3, 1, "uint8"),
+        (15, 10, 3, 5, 1, "int8"),
+        (72, 72, 3, 72, 2, "uint8"),
+    ],
+)
+@pytest.mark.parametrize("residual", [False, True])
+def test_convolution_with_zero_points_of_weights(
+    c: int, o: int, kernel: int, groups: int, stride: int, dtype: str, residual: bool
+) -> None:
+    """A zero point per output channel, at both ends of its range, on every instruction set."""
+    rng = np.random.default_rng(c * o)
+    info = np.iinfo(dtype)
+    x = rng.choice([info.min, info.max], (2, c, 9, 10)).astype(dtype)
+    w = rng.choice([-128, 127], (o, c // groups, kernel, kernel)).astype(np.int8)
+    zeros = rng.choice([-128, -3, 0, 127], o)
+    zero, pad = (7 if dtype == "int8" else 129), kernel // 2
+    attrs = conv_attrs(
+        x_zero_point=zero, padding=(pad,) * 4, groups=groups, stride=(stride, stride),
+        w_zero_points=tuple(map(int, zeros)), has_bias=False, has_residual=residual,
+    )  # fmt: skip
+    centred = w.astype(np.int64) - zeros[:, None, None, None]
+    sums = direct_sums(x.astype(np.int64) - zero, centred, groups, pad, stride)
+    arrays = [x, w]
+    values = sums.astype(np.float32) * np.float32(2.0**-12)
+    if residual:
+        arrays.append(rng.integers(-128, 128, sums.shape).astype(np.int8))
+        values = values + arrays[2].astype(np.float32)
+    want = np.clip(np.rint(values), -128, 127).astype(np.int8)
+    call = call_of("conv2d_quantized", arrays, attrs)
+    found = kernels_for(call)
+    assert {kernel.isa for kernel in found} >= {"avx2"}
+    for each in found:
+        (got,) = run_kernel(each, call, arrays)
+        np.testing.assert_array_equal(got, want, err_msg=each.name)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32"])
+@pytest.mark.parametrize("axis", [0, 1, 2, 3])
+@pytest.mark.parametrize("shape", [(3, 5, 2, 19), (17, 1, 3, 1), (2, 0, 3, 4)])
+def test_conversions_with_a_scale_per_channel(
+    dtype: str, axis: int, shape: tuple[int, ...]
+) -> None:
+    rng = np.random.default_rng(axis)
+    info, count = np.iinfo(dtype), shape[axis]
+    x = (rng.standard_normal(shape) * 3).astype(np.float32)
+    x.reshape(-1)[: min(x.size, 4)] = [np.nan, np.inf, -np.inf, -3e38][: x.size]
+    scales = rng.uniform(0.01, 0.05, count).astype(np.float32)
+    zeros = rng.integers(max(info.min, -(2**20)), min(info.max, 2**20), count)
+    along = [-1 if i == axis else 1 for i in range(4)]
+    with np.errstate(over="ignore", invalid="ignore"):
+        divided = (x / scales.reshape(along)).astype(np.float64)
+        rounded = np.rint(divided) + zeros.reshape(along)
+    want = np.where(np.isnan(rounded), info.min, np.clip(rounded, info.min, info.max)).astype(dtype)
+    form = {"scales": tuple(map(float, scales)), "zero_points": tuple(map(int, zeros))}
+    call = call_of("quantize", [x], Quantize(**form, axis=axis, dtype=dtype))
+    found = kernels_for(call)
+    assert found
+    for each in found:
+        (got,) = run_kernel(each, call, [x])
+        np.testing.assert_array_equal(got, want, err_msg=each.name)
+    centred = (want.astype(np.int64) - zeros.reshape(along)).astype(np.float32)
+    call = call_of("dequantize", [want], Dequantize(**form, axis=axis))
+    found = kernels_for(call)
+    assert found
+    for each in found:
+        (got,) = run_kernel(each, call, [want])
+        np.testing.assert_array_equal(got, centred * scales.reshape(along), err_msg=each.name)
 
 
 @pytest.mark.parametrize("factor", [0.25, 3.0, 1e9])

@@ -25,13 +25,18 @@ def layouts() -> list[Layout]:
 
 
 def form_reason(unbiased: bool, call: Call) -> str | None:
-    """Refuse the form of inputs that the other of a pair serves, and zero points of weights."""
+    """Refuse the form of inputs that the other of a pair serves."""
     a = call.attrs
     if (a.has_residual and not a.has_bias) != unbiased:
         return f"serves {'a residual without bias' if unbiased else 'a bias before any residual'}"
+    return None
+
+
+def symmetric_reason(unbiased: bool, call: Call) -> str | None:
+    """Refuse what ``form_reason`` does, and zero points of weights."""
     if q8.nonzero_weight_points(call):
         return "serves weights whose zero point is 0"
-    return None
+    return form_reason(unbiased, call)
 
 
 def _packed_reason(unbiased: bool, call: Call) -> str | None:
@@ -48,7 +53,7 @@ def _depthwise_reason(unbiased: bool, call: Call) -> str | None:
             f"serves more than 4 groups of one channel, got {g.c} and {g.o} channels "
             f"in {g.groups} groups"
         )
-    return form_reason(unbiased, call)
+    return symmetric_reason(unbiased, call)
 
 
 def _copy_bytes(tier: str, call: Call) -> int:
@@ -61,9 +66,19 @@ def _copy_bytes(tier: str, call: Call) -> int:
     return geo.round_up(size * _OPERAND[tier], 64)
 
 
+def _window_bytes(call: Call) -> int:
+    """Count what the sums of pixels and of windows take, which zero points of weights need."""
+    g, (top, left, bottom, right) = geo.geometry(call), call.attrs.padding
+    pixels = g.n * (g.h + top + bottom) * (g.w + left + right)
+    windows = call.outputs[0].size // max(g.o, 1)
+    return q8.round_up(4 * pixels, 64) + q8.round_up(4 * windows, 64)
+
+
 def _workspace(tier: str, packs: bool, call: Call) -> int:
     g = geo.geometry(call)
     size = geo.round_up(16 * g.taps, 64) + 2 * q8.table_bytes(g.o) + _copy_bytes(tier, call)
+    if q8.nonzero_weight_points(call):
+        size += q8.table_bytes(g.o) + _window_bytes(call)
     if packs:
         size += q8.packed_bytes(g.o // g.groups, g.taps * -(-(g.c // g.groups) // 4))
     return size

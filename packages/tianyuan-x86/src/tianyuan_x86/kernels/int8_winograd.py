@@ -87,7 +87,7 @@ def _reason(unbiased: bool, call: Call) -> str | None:
         return f"serves stride 1 and dilation 1, got {g.stride} and {g.dilation}"
     if g.c <= 4 or g.o <= 4:
         return f"serves more than 4 channels, got {g.c} and {g.o}"
-    return int8_conv.form_reason(unbiased, call)
+    return int8_conv.symmetric_reason(unbiased, call)
 
 
 def _tiles(call: Call) -> int:
