@@ -161,6 +161,8 @@ struct Q8Plan {
   Q8Residual residual;  // in the form of y
   Q8Store store;
   Q8Narrow narrow;  // q8_run fills it
+  float *floats;    // or NULL: where results go as floats in place of y, without residual and store
+  const float *add;  // or NULL: o values and 16 more, added to the floats
 };
 
 void q8_run(const ty_ctx *ctx, const Q8Plan &given);

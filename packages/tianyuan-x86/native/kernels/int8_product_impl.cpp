@@ -48,6 +48,27 @@ __attribute__((noinline)) void finish(const Q8Plan &p, const int32_t *sums, int 
   }
 }
 
+// Multiplier and bias of a tile's sums that stay floats.
+__attribute__((noinline)) void finish_floats(const Q8Plan &p, const int32_t *sums, int rows,
+                                             int blocks, int64_t first, int64_t o) {
+  for (int i = 0; i < blocks * Q8_PARTS; ++i) {
+    const int64_t lane = o + i * TY_VF, count = p.o_room - lane;
+    if (count <= 0) return;
+    const vf factor = vload(p.multiplier + lane);
+    const vf add = p.add != nullptr ? vload(p.add + lane) : vset1(0.0f);
+    const vtail tail = vtail_of(q8_lesser(count, TY_VF));
+    for (int m = 0; m < rows; ++m) {
+      vf t = vmul(vi_to_vf(vi_load(sums + m * blocks * 16 + i * TY_VF)), factor);
+      if (p.add != nullptr) t = vadd(t, add);
+      float *to = p.floats + (first + m) * p.y_pixel + lane;
+      if (count >= TY_VF)
+        vstore(to, t);
+      else
+        vstore_tail(to, t, tail);
+    }
+  }
+}
+
 #if defined(__AVX512VNNI__)
 // Multiplies, rounds and stores the sums of a tile where no residual and no zero points of weights
 // add to them.
@@ -114,7 +135,10 @@ void tile(const Q8Plan &p, const Operand *const *rows, int64_t first, int64_t o)
   for (int m = 0; m < MR; ++m)
 #pragma GCC unroll 4
     for (int n = 0; n < NR; ++n) vi_store(found + (m * NR + n) * 16, sums[m][n]);
-  finish(p, found, MR, NR, first, o);
+  if (p.floats != nullptr)
+    finish_floats(p, found, MR, NR, first, o);
+  else
+    finish(p, found, MR, NR, first, o);
 }
 
 typedef void (*Tile)(const Q8Plan &, const Operand *const *, int64_t, int64_t);
@@ -187,6 +211,8 @@ void tile(const Q8Plan &p, const Operand *const *rows, int64_t first, int64_t o)
   }
   if (p.narrow.fits && p.o_room - o >= 16)
     store_narrow(p, found, MR, first, o);
+  else if (p.floats != nullptr)
+    finish_floats(p, found, MR, 1, first, o);
   else
     finish(p, found, MR, 1, first, o);
 }
@@ -290,8 +316,8 @@ void q8_run(const ty_ctx *ctx, const Q8Plan &given) {
   float largest = 0;
   for (int64_t o = 0; o < p.o; ++o) largest = p.multiplier[o] > largest ? p.multiplier[o] : largest;
   // Below a half, any sum times its multiplier is an int32.
-  p.narrow =
-      q8_narrow(p.store, largest < 0.5f && p.residual.data == nullptr && p.w_zero == nullptr);
+  p.narrow = q8_narrow(p.store, largest < 0.5f && p.residual.data == nullptr &&
+                                    p.w_zero == nullptr && p.floats == nullptr);
   // A piece's rows should stay in the first caches while the weights of its outputs pass by.
   const int64_t bytes = p.k4 * 4 * static_cast<int64_t>(sizeof(Operand));
   int64_t chunk = 96 * 1024 / (bytes + 1) / 24 * 24;

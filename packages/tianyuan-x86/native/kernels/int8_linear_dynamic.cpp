@@ -1,0 +1,146 @@
+// linear_dynamic: floats become bytes by the scale of their largest magnitude, are multiplied by
+// weights of int8, and the sums become floats again while they are in registers.
+#include "int8.hpp"
+
+namespace TY_ISA {
+namespace {
+
+enum { GRAIN = 32768, REACH = 127 };
+
+// The largest magnitude as bits, which order as floats do; infinities and NaN are above all others.
+int32_t largest_bits(const ty_ctx *ctx, const float *x, int64_t size, int32_t *found) {
+  const vi magnitude = vi_set1(0x7fffffff);
+  for (int32_t i = 0; i < ctx->threads; ++i) found[16 * i] = 0;
+  ty_parallel(ctx, size, GRAIN, [&](int64_t begin, int64_t end, int32_t slot) {
+    vi top[4] = {vi_set1(0), vi_set1(0), vi_set1(0), vi_set1(0)};
+    int64_t at = begin;
+    for (; at + 4 * TY_VF <= end; at += 4 * TY_VF)
+      for (int i = 0; i < 4; ++i)
+        top[i] = vi_max(top[i], vi_and(vf_as_vi(vload(x + at + i * TY_VF)), magnitude));
+    for (; at < end; at += TY_VF) {
+      const vf some = vload_tail(x + at, vtail_of(q8_lesser(end - at, TY_VF)));
+      top[0] = vi_max(top[0], vi_and(vf_as_vi(some), magnitude));
+    }
+    alignas(64) int32_t lanes[TY_VF];
+    vi_store(lanes, vi_max(vi_max(top[0], top[1]), vi_max(top[2], top[3])));
+    for (int i = 0; i < TY_VF; ++i)
+      found[16 * slot] = lanes[i] > found[16 * slot] ? lanes[i] : found[16 * slot];
+  });
+  int32_t top = 0;
+  for (int32_t i = 0; i < ctx->threads; ++i) top = found[16 * i] > top ? found[16 * i] : top;
+  return top;
+}
+
+// Stores rounded quotients as operands of `count` values.
+#if defined(__AVX512VNNI__)
+TY_INLINE void store_operands(uint8_t *to, vi whole, int64_t count) {
+  const vi moved = vi_add(whole, vi_set1(128));
+  const __mmask16 mask = vtail_of(count);
+  _mm512_mask_cvtepi32_storeu_epi8(to, mask, moved);
+}
+#else
+TY_INLINE void store_operands(int16_t *to, vi whole, int64_t count) {
+  const __m128i words =
+      _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
+  if (count >= TY_VF) {
+    _mm_storeu_si128(reinterpret_cast<__m128i *>(to), words);
+  } else {
+    alignas(16) int16_t some[TY_VF];
+    _mm_store_si128(reinterpret_cast<__m128i *>(some), words);
+    __builtin_memcpy(to, some, static_cast<size_t>(2 * count));
+  }
+}
+#endif
+
+// Divides rows by the scale into rows of operands whose length is a multiple of four.
+void quantise_rows(const ty_ctx *ctx, Operand *to, const float *x, int64_t rows, int64_t k,
+                   float scale) {
+  const int64_t stride = q8_up(k, 4);
+  const vf divisor = vset1(scale), lower = vset1(-REACH), upper = vset1(REACH);
+  ty_parallel(ctx, rows, 1 + GRAIN / (k + 1), [&](int64_t begin, int64_t end, int32_t) {
+    for (int64_t row = begin; row < end; ++row) {
+      Operand *target = to + row * stride;
+      for (int64_t i = 0; i < k; i += TY_VF) {
+        const int64_t some = q8_lesser(k - i, TY_VF);
+        const float *from = x + row * k + i;
+        const vf t = vdiv(some == TY_VF ? vload(from) : vload_tail(from, vtail_of(some)), divisor);
+        store_operands(target + i, vf_to_vi(vmin_fast(vmax_fast(t, lower), upper)), some);
+      }
+      for (int64_t i = k; i < stride; ++i) target[i] = 0;
+    }
+  });
+}
+
+int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *attrs,
+        void *workspace, bool packed) {
+  const auto &a = *reinterpret_cast<const ty_linear_dynamic_attrs *>(attrs);
+  const int64_t size = ty_count(outputs[0]);
+  if (size == 0) return 0;
+  const int64_t n = inputs[1].shape[0], k = inputs[1].shape[1], rows = size / n;
+  const int64_t k4 = q8_ceil(k, 4);
+  const float *x = static_cast<const float *>(inputs[0].data);
+  const float *scales = static_cast<const float *>(inputs[2].data);
+  float *y = static_cast<float *>(outputs[0].data);
+  Q8Scratch scratch = {static_cast<char *>(workspace)};
+  int32_t *tops = static_cast<int32_t *>(scratch.take(64 * ctx->threads));
+  const int32_t top_bits = largest_bits(ctx, x, rows * k, tops);
+  if (top_bits >= 0x7f800000) {
+    for (int64_t i = 0; i < size; ++i) y[i] = __builtin_nanf("");
+    return 0;
+  }
+  float top;
+  __builtin_memcpy(&top, &top_bits, 4);
+  const float least = 1.17549435e-38f, quotient = top / REACH;
+  const float scale = quotient > least ? quotient : least;
+  int32_t *bias = static_cast<int32_t *>(scratch.take(q8_columns_bytes(n)));
+  float *multiplier = static_cast<float *>(scratch.take(q8_columns_bytes(n)));
+  float *add = static_cast<float *>(scratch.take(q8_columns_bytes(n)));
+  const float *given = a.has_bias ? static_cast<const float *>(inputs[3].data) : nullptr;
+  for (int64_t o = 0; o < n + 16; ++o) {
+    bias[o] = 0;
+    multiplier[o] = o < n ? scales[o] * scale : 0.0f;
+    add[o] = o < n && given != nullptr ? given[o] : 0.0f;
+  }
+  Operand *operands = static_cast<Operand *>(scratch.take(rows * k4 * 4 * sizeof(Operand)));
+  quantise_rows(ctx, operands, x, rows, k, scale);
+  const int8_t *weight = static_cast<const int8_t *>(inputs[1].data);
+  if (!packed) {
+    int8_t *own = static_cast<int8_t *>(scratch.take(q8_packed_bytes(n, k4)));
+    q8_pack(ctx, own, weight, {n, k, 1, k, 1, false});
+    weight = own;
+  }
+  q8_fold_zero(bias, nullptr, weight, n, k4, k, q8_zero(Operand(), 0, true));
+  const Q8Run terms = {0, k4};
+  Q8Plan p = {};
+  p.x = operands;
+  p.pixel = k4 * 4;
+  p.row = p.image = rows * p.pixel;
+  p.n = p.oh = p.n_runs = 1;
+  p.ow = rows;
+  p.runs = &terms;
+  p.weight = weight;
+  p.k4 = k4;
+  p.o = p.o_room = p.y_pixel = n;
+  p.bias = bias;
+  p.multiplier = multiplier;
+  p.floats = y;
+  p.add = given != nullptr ? add : nullptr;
+  q8_run(ctx, p);
+  return 0;
+}
+
+int run_packed(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
+               const ty_attrs *attrs, void *workspace) {
+  return run(ctx, inputs, outputs, attrs, workspace, true);
+}
+
+int run_unpacked(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
+                 const ty_attrs *attrs, void *workspace) {
+  return run(ctx, inputs, outputs, attrs, workspace, false);
+}
+
+}  // namespace
+}  // namespace TY_ISA
+
+TY_EXPORT_KERNELS(int8_linear_dynamic, TY_KERNEL(run_packed, "linear_dynamic_q8", "packed"),
+                  TY_KERNEL(run_unpacked, "linear_dynamic_q8", "unpacked"))
