@@ -37,8 +37,10 @@ def as_integers(layer, x):
     """Compute a dynamically quantised layer in numpy alone."""
     w, b = layer.weight.numpy(), layer.bias.numpy()
     scales = np.abs(w).max(1) / np.float32(127)
-    s = np.abs(x).max() / np.float32(127)
-    sums = np.rint(x / s).astype(np.int64) @ np.rint(w / scales[:, None]).astype(np.int64).T
+    s = (x.max() - x.min()) / np.float32(255)  # of both signs
+    zero = int(np.rint(-x.min() / s))
+    q = np.clip(np.rint(x / s).astype(np.int64) + zero, 0, 255) - zero
+    sums = q @ np.rint(w / scales[:, None]).astype(np.int64).T
     return sums.astype(np.float32) * (scales * s) + b
 
 

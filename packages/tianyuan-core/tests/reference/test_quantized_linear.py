@@ -14,13 +14,14 @@ def apply(name, *arrays, **attrs):
 
 
 def test_dynamic_by_hand():
-    # The scale is 2 / 127; 1 becomes 63.5, which rounds to the even 64; -2 becomes -127.
+    # The scale is 3 / 255, the zero point 170; 1 becomes 85, -2 becomes -170.
     x = np.float32([[1.0, -2.0]])
     w = np.int8([[3, 1], [0, -127]])
     scales, bias = np.float32([0.5, 0.25]), np.float32([1.0, 0.0])
     got = apply("linear_dynamic", x, w, scales, bias, has_bias=True)
-    sums = np.float32([64 * 3 - 127, 127 * 127])
-    np.testing.assert_array_equal(got, [sums * (scales * np.float32(2 / 127)) + bias])
+    sums = np.float32([85 * 3 - 170, 170 * 127])
+    scale = np.float32(3) / np.float32(255)
+    np.testing.assert_array_equal(got, [sums * (scales * scale) + bias])
 
 
 def test_dynamic_is_close_to_floats():

@@ -1,45 +1,55 @@
-// linear_dynamic: floats become bytes by the scale of their largest magnitude, are multiplied by
-// weights of int8, and the sums become floats again while they are in registers.
+// linear_dynamic: floats become bytes that their range fills, are multiplied by weights of int8,
+// and the sums become floats again while they are in registers.
 #include "int8.hpp"
 
 namespace TY_ISA {
 namespace {
 
-enum { GRAIN = 32768, REACH = 127 };
+enum { GRAIN = 32768 };
 
-// The largest magnitude as bits, which order as floats do; infinities and NaN are above all others.
-int32_t largest_bits(const ty_ctx *ctx, const float *x, int64_t size, int32_t *found) {
-  const vi magnitude = vi_set1(0x7fffffff);
-  for (int32_t i = 0; i < ctx->threads; ++i) found[16 * i] = 0;
+// The least and the largest value, 0 included, and whether all are finite.
+struct Range {
+  float low, high;
+  bool finite;
+};
+
+Range range_of(const ty_ctx *ctx, const float *x, int64_t size, Range *found) {
+  for (int32_t i = 0; i < ctx->threads; ++i) found[i] = {0.0f, 0.0f, true};
   ty_parallel(ctx, size, GRAIN, [&](int64_t begin, int64_t end, int32_t slot) {
-    vi top[4] = {vi_set1(0), vi_set1(0), vi_set1(0), vi_set1(0)};
+    // The difference of a value and itself is 0, or NaN for what is not finite.
+    vf low[2] = {vzero(), vzero()}, high[2] = {vzero(), vzero()}, odd[2] = {vzero(), vzero()};
+    const auto see = [&](int i, vf v) {
+      low[i] = vmin_fast(v, low[i]);
+      high[i] = vmax_fast(v, high[i]);
+      odd[i] = vor(odd[i], vsub(v, v));
+    };
     int64_t at = begin;
-    for (; at + 4 * TY_VF <= end; at += 4 * TY_VF)
-      for (int i = 0; i < 4; ++i)
-        top[i] = vi_max(top[i], vi_and(vf_as_vi(vload(x + at + i * TY_VF)), magnitude));
-    for (; at < end; at += TY_VF) {
-      const vf some = vload_tail(x + at, vtail_of(q8_lesser(end - at, TY_VF)));
-      top[0] = vi_max(top[0], vi_and(vf_as_vi(some), magnitude));
-    }
-    alignas(64) int32_t lanes[TY_VF];
-    vi_store(lanes, vi_max(vi_max(top[0], top[1]), vi_max(top[2], top[3])));
-    for (int i = 0; i < TY_VF; ++i)
-      found[16 * slot] = lanes[i] > found[16 * slot] ? lanes[i] : found[16 * slot];
+    for (; at + 2 * TY_VF <= end; at += 2 * TY_VF)
+      for (int i = 0; i < 2; ++i) see(i, vload(x + at + i * TY_VF));
+    for (; at < end; at += TY_VF) see(0, vload_tail(x + at, vtail_of(q8_lesser(end - at, TY_VF))));
+    Range &mine = found[slot];
+    const float least = vhmin(vmin_fast(low[0], low[1]));
+    const float most = vhmax(vmax_fast(high[0], high[1]));
+    mine.low = least < mine.low ? least : mine.low;
+    mine.high = most > mine.high ? most : mine.high;
+    mine.finite = mine.finite && vm_bits(visnan(vor(odd[0], odd[1]))) == 0;
   });
-  int32_t top = 0;
-  for (int32_t i = 0; i < ctx->threads; ++i) top = found[16 * i] > top ? found[16 * i] : top;
-  return top;
+  Range all = found[0];
+  for (int32_t i = 1; i < ctx->threads; ++i) {
+    all.low = found[i].low < all.low ? found[i].low : all.low;
+    all.high = found[i].high > all.high ? found[i].high : all.high;
+    all.finite = all.finite && found[i].finite;
+  }
+  return all;
 }
 
-// Stores rounded quotients as operands of `count` values.
+// Stores `count` rounded quotients as operands: with the zero point, or as distances to it.
 #if defined(__AVX512VNNI__)
-TY_INLINE void store_operands(uint8_t *to, vi whole, int64_t count) {
-  const vi moved = vi_add(whole, vi_set1(128));
-  const __mmask16 mask = vtail_of(count);
-  _mm512_mask_cvtepi32_storeu_epi8(to, mask, moved);
+TY_INLINE void store_operands(uint8_t *to, vi whole, int32_t zero, int64_t count) {
+  _mm512_mask_cvtepi32_storeu_epi8(to, vtail_of(count), vi_add(whole, vi_set1(zero)));
 }
 #else
-TY_INLINE void store_operands(int16_t *to, vi whole, int64_t count) {
+TY_INLINE void store_operands(int16_t *to, vi whole, int32_t, int64_t count) {
   const __m128i words =
       _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
   if (count >= TY_VF) {
@@ -54,9 +64,10 @@ TY_INLINE void store_operands(int16_t *to, vi whole, int64_t count) {
 
 // Divides rows by the scale into rows of operands whose length is a multiple of four.
 void quantise_rows(const ty_ctx *ctx, Operand *to, const float *x, int64_t rows, int64_t k,
-                   float scale) {
+                   float scale, int32_t zero) {
   const int64_t stride = q8_up(k, 4);
-  const vf divisor = vset1(scale), lower = vset1(-REACH), upper = vset1(REACH);
+  const vf divisor = vset1(scale), lower = vset1(static_cast<float>(-zero));
+  const vf upper = vset1(static_cast<float>(255 - zero));
   ty_parallel(ctx, rows, 1 + GRAIN / (k + 1), [&](int64_t begin, int64_t end, int32_t) {
     for (int64_t row = begin; row < end; ++row) {
       Operand *target = to + row * stride;
@@ -64,7 +75,7 @@ void quantise_rows(const ty_ctx *ctx, Operand *to, const float *x, int64_t rows,
         const int64_t some = q8_lesser(k - i, TY_VF);
         const float *from = x + row * k + i;
         const vf t = vdiv(some == TY_VF ? vload(from) : vload_tail(from, vtail_of(some)), divisor);
-        store_operands(target + i, vf_to_vi(vmin_fast(vmax_fast(t, lower), upper)), some);
+        store_operands(target + i, vf_to_vi(vmin_fast(vmax_fast(t, lower), upper)), zero, some);
       }
       for (int64_t i = k; i < stride; ++i) target[i] = 0;
     }
@@ -82,16 +93,16 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   const float *scales = static_cast<const float *>(inputs[2].data);
   float *y = static_cast<float *>(outputs[0].data);
   Q8Scratch scratch = {static_cast<char *>(workspace)};
-  int32_t *tops = static_cast<int32_t *>(scratch.take(64 * ctx->threads));
-  const int32_t top_bits = largest_bits(ctx, x, rows * k, tops);
-  if (top_bits >= 0x7f800000) {
+  Range *ranges = static_cast<Range *>(scratch.take(64 * ctx->threads));
+  const Range range = range_of(ctx, x, rows * k, ranges);
+  const float least = 1.17549435e-38f, quotient = (range.high - range.low) / 255.0f;
+  const float scale = quotient > least ? quotient : least;
+  if (!range.finite || __builtin_isinf(scale)) {
     for (int64_t i = 0; i < size; ++i) y[i] = __builtin_nanf("");
     return 0;
   }
-  float top;
-  __builtin_memcpy(&top, &top_bits, 4);
-  const float least = 1.17549435e-38f, quotient = top / REACH;
-  const float scale = quotient > least ? quotient : least;
+  const float place = __builtin_rintf(-range.low / scale);
+  const int32_t zero = place < 255.0f ? static_cast<int32_t>(place) : 255;
   int32_t *bias = static_cast<int32_t *>(scratch.take(q8_columns_bytes(n)));
   float *multiplier = static_cast<float *>(scratch.take(q8_columns_bytes(n)));
   float *add = static_cast<float *>(scratch.take(q8_columns_bytes(n)));
@@ -102,14 +113,14 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
     add[o] = o < n && given != nullptr ? given[o] : 0.0f;
   }
   Operand *operands = static_cast<Operand *>(scratch.take(rows * k4 * 4 * sizeof(Operand)));
-  quantise_rows(ctx, operands, x, rows, k, scale);
+  quantise_rows(ctx, operands, x, rows, k, scale, zero);
   const int8_t *weight = static_cast<const int8_t *>(inputs[1].data);
   if (!packed) {
     int8_t *own = static_cast<int8_t *>(scratch.take(q8_packed_bytes(n, k4)));
     q8_pack(ctx, own, weight, {n, k, 1, k, 1, false});
     weight = own;
   }
-  q8_fold_zero(bias, nullptr, weight, n, k4, k, q8_zero(Operand(), 0, true));
+  q8_fold_zero(bias, nullptr, weight, n, k4, k, q8_zero(Operand(), zero, false));
   const Q8Run terms = {0, k4};
   Q8Plan p = {};
   p.x = operands;

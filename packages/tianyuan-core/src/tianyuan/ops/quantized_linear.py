@@ -14,8 +14,6 @@ from . import quantized_rules as rules
 
 Arrays = Sequence[np.ndarray]
 
-# Activations and weights of int8 lie in [-REACH, REACH], so sums are symmetric and VNNI may widen.
-REACH = 127
 LEAST_SCALE = float(np.finfo(np.float32).tiny)
 
 
@@ -71,24 +69,32 @@ def _dynamic_infer(specs: Specs, attrs: LinearDynamic) -> Specs:
     _check(op, specs, attrs, "int8")
     _expect(op, "weight", w, (int(w.shape[0]), int(x.shape[-1])))
     _expect(op, "scales", specs[2], (int(w.shape[0]),))
-    zero = (np.dtype("int8"), (0,))
-    rules.check_reduction(op, w.shape[1], zero, zero)
+    x_form, w_form = (np.dtype("uint8"), (0,)), (w.dtype, (0,))
+    rules.check_reduction(op, w.shape[1], x_form, w_form)
     return (TensorSpec((*x.shape[:-1], w.shape[0]), x.dtype, x.device),)
 
 
-def activation_scale(x: np.ndarray) -> Any:
-    """Return the scale at which the largest magnitude of a tensor becomes 127."""
-    top = np.abs(x).max(initial=np.float32(0))
-    return np.maximum(top / np.float32(REACH), np.float32(LEAST_SCALE))  # NaN stays
+def activation_form(x: np.ndarray) -> tuple[np.float32, int] | None:
+    """Return scale and zero point at which a tensor's range and 0 fill uint8.
+
+    None where the range is not finite.
+    """
+    zero, levels = np.float32(0), np.float32(255)
+    low, high = x.min(initial=zero), x.max(initial=zero)  # NaN stays
+    with np.errstate(over="ignore", invalid="ignore"):
+        scale = np.maximum((high - low) / levels, np.float32(LEAST_SCALE))
+        if not np.isfinite(scale):
+            return None
+    return np.float32(scale), int(np.clip(np.rint(-low / scale), 0, 255))
 
 
 def _dynamic_reference(arrays: Arrays, attrs: LinearDynamic) -> Arrays:
     x, w, scales = arrays[:3]
-    scale = activation_scale(x)
-    with np.errstate(invalid="ignore"):
-        if not np.isfinite(scale):
-            return (np.full((*x.shape[:-1], w.shape[0]), np.nan, np.float32),)
-        q = np.clip(np.rint((x / scale).astype(np.float64)), -REACH, REACH).astype(np.int64)
+    form = activation_form(x)
+    if form is None:
+        return (np.full((*x.shape[:-1], w.shape[0]), np.nan, np.float32),)
+    scale, zero = form
+    q = np.clip(np.rint((x / scale).astype(np.float64)).astype(np.int64) + zero, 0, 255) - zero
     sums = np.matmul(q, w.astype(np.int64).T)
     y = sums.astype(np.float32) * (scales * scale)
     return (y + arrays[3] if attrs.has_bias else y,)

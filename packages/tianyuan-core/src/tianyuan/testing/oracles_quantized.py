@@ -155,12 +155,17 @@ def _adaptive_avg_pool2d_quantized(arrays: Arrays, attrs: Any, place: Place) -> 
 
 def _linear_dynamic(arrays: Arrays, attrs: Any, place: Place) -> float:
     x, w, scales = arrays[:3]
-    values = [abs(float(v)) for v in x.reshape(-1)]
+    values = [float(v) for v in x.reshape(-1)]
     if not all(map(math.isfinite, values)):
         return math.nan
-    scale = max(rounded(Fraction(max(values, default=0.0)) / 127), 2.0**-126)
+    low, high = Fraction(min(*values, 0.0, 0.0)), Fraction(max(*values, 0.0, 0.0))
+    span = rounded(high - low)
+    if span >= 2.0**128:
+        return math.nan
+    scale = Fraction(max(rounded(Fraction(span) / 255), 2.0**-126))
+    zero = min(max(round(rounded(-low / scale)), 0), 255)
     row = [Fraction(float(v)) for v in x[place[:-1]]]
-    codes = [min(max(round(rounded(v / Fraction(scale))), -127), 127) for v in row]
+    codes = [min(max(round(rounded(v / scale)) + zero, 0), 255) - zero for v in row]
     total = sum(q * int(v) for q, v in zip(codes, w[place[-1]].tolist(), strict=True))
     factor = rounded(Fraction(float(scales[place[-1]])) * Fraction(scale))
     value = _scaled(total, factor)

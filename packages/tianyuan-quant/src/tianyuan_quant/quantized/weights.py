@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 from tianyuan import Tensor
 from tianyuan.errors import AttrError
-from tianyuan.ops.quantized_linear import REACH, packed_int4, unpacked_int4
+from tianyuan.ops.quantized_linear import packed_int4, unpacked_int4
 
 from .module import QuantizedModule, emit
 
 # Factors of a group's widest range among which the one of least squared error is taken.
 _SHARES = np.linspace(0.6, 1.05, 19).astype(np.float32)
 _LEAST = np.float32(1e-8)
+_REACH = 127  # int8 without -128, so that weights are symmetric
 
 
 def rounded_rows(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -23,8 +24,8 @@ def rounded_rows(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     (array([[   0, -127]], dtype=int8), array([1.], dtype=float32))
     """
     reach = np.abs(weight).max(axis=1, initial=0).astype(np.float32)
-    scales = np.maximum(reach / np.float32(REACH), _LEAST).astype(np.float32)
-    q = np.clip(np.rint(weight / scales[:, None]), -REACH, REACH)
+    scales = np.maximum(reach / np.float32(_REACH), _LEAST).astype(np.float32)
+    q = np.clip(np.rint(weight / scales[:, None]), -_REACH, _REACH)
     return q.astype(np.int8), scales
 
 
@@ -75,8 +76,7 @@ class _Stored(QuantizedModule):
 class LinearDynamic(_Stored):
     """A linear map whose weight is int8 by rows, and whose input is quantised at run time.
 
-    The input's scale is its largest magnitude / 127; see ``linear_dynamic`` in
-    docs/quantization.md.
+    The input's range and 0 fill uint8; see ``linear_dynamic`` in docs/quantization.md.
 
     Args:
         layer: a float ``module.Linear``.

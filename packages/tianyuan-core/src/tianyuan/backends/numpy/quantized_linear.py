@@ -8,25 +8,26 @@ from typing import Any
 import numpy as np
 
 from ...kernel import Call, Kernel, bytes_cost
-from ...ops.quantized_linear import REACH, activation_scale, float_weight
+from ...ops.quantized_linear import activation_form, float_weight
 
 Arrays = Sequence[np.ndarray]
 
-# float32 holds every sum of so many products of two integers up to REACH.
-_EXACT_TERMS = 2**24 // REACH**2
+# float32 holds every sum of so many products of such integers.
+_EXACT_TERMS = 2**24 // (255 * 128)
 
 
 def _dynamic(ctx: Any, inputs: Arrays, outputs: Arrays, attrs: Any, workspace: Any) -> None:
     (x, w, scales), (out,) = inputs[:3], outputs
     if not out.size:
         return
-    scale = activation_scale(x)
-    if not np.isfinite(scale):
+    form = activation_form(x)
+    if form is None:
         out[...] = np.nan
         return
-    q = x / scale
+    scale, zero = form
+    q = np.asarray(x / scale)
     np.rint(q, out=q)
-    np.clip(q, -REACH, REACH, out=q)
+    np.clip(q, -zero, 255 - zero, out=q)
     if x.shape[-1] <= _EXACT_TERMS:
         sums = np.matmul(q, w.astype(np.float32).T)
     else:

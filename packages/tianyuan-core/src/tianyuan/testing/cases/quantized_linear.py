@@ -8,21 +8,14 @@ import numpy as np
 
 from ...errors import AttrError, DTypeError, ShapeError
 from ...ops.quantized_linear import LinearDynamic, LinearInt4
-from . import Case, Invalid, Source, fixed, real, spec
+from . import Case, Invalid, fixed, real, spec
 from .quantized import stored
 
 Shape = tuple[int, ...]
 
 
-def _narrow(shape: Shape) -> Source:
-    def source(rng: np.random.Generator) -> np.ndarray:
-        return rng.integers(-127, 127, shape, endpoint=True).astype(np.int8)
-
-    return source
-
-
 def _dynamic(x: Shape, outputs: int, bias: bool) -> Case:
-    inputs = [real(x), _narrow((outputs, x[-1])), real((outputs,), low=0.001, high=0.02)]
+    inputs = [real(x), stored((outputs, x[-1])), real((outputs,), low=0.001, high=0.02)]
     inputs += [real((outputs,))] if bias else []
     return Case("linear_dynamic", tuple(inputs), LinearDynamic(bias), length=x[-1], exact=True)
 
@@ -49,7 +42,21 @@ def _cases() -> Iterator[Case]:
     yield _int4((1, 1000), 64, 128, True)
     yield _int4((16,), 4, 16, False)
     yield _int4((0, 8), 4, 4, False)
-    for odd in ([[0.0, 0.0]], [[1e-42, 3.0]], [[np.nan, 1.0]], [[np.inf, 1.0]]):
+    odds = (
+        [0.0, 0.0],
+        [1e-42, 3.0],
+        [np.nan, 1.0],
+        [1.0, np.nan],
+        [np.inf, 1.0],
+        [-np.inf, 1.0],
+        [-1.0, -3.0],
+        [2.0, 5.0],
+        [3e38, -3e38],
+        [1e-44, -1e-43],
+        [-1.0, 254.0],
+        [-0.5, 127.0],
+    )
+    for odd in ([row] for row in odds):
         inputs = (fixed(odd), fixed([[3, -5]], "int8"), fixed([0.5]))
         yield Case("linear_dynamic", inputs, LinearDynamic(), exact=True)
 
