@@ -18,10 +18,11 @@ Seconds = Callable[[Call], float]
 _START = 1e-6  # seconds to enter a kernel and fill its tables
 _RATE = {8: 9.0e10, 16: 1.08e11}  # operations per second and thread inside a tile
 _DEPTHWISE_RATE = {8: 1.5e10, 16: 2.2e10}
-_ROWS_RATE = {8: 2.0e10, 16: 3.0e10}
+_ROWS_VECTOR = {8: 2.2e-9, 16: 1.6e-9}  # seconds per tap and vector of a row
 _FEW_PLANES, _MOST_TAPS = 4, 64  # what the sums of a weight's gradient along rows stay in cache for
 _PLANE = 4e-8  # seconds to begin a plane of a plain depthwise convolution
 _GROUP = 3e-6  # seconds to begin a group of a gradient
+_IMAGE, _TILE, _STORED = 1e-7, 3e-8, 1e-8  # seconds per image, tile, and a tile's plain channel
 _VALUES, _WEIGHTS = 1.2e10, 1.0e10  # bytes per second: read and written, packed
 
 
@@ -76,6 +77,15 @@ def _epilogue_form(unbiased: bool, supports: Reason, call: Call) -> str | None:
     return supports(call)
 
 
+def _plain_tiles(g: geo.Geometry, lanes: int, size: tuple[int, int], channels: int) -> float:
+    """Return what tiles cost apart from arithmetic: to enter them, and to store them by channel."""
+    rows, cols = size
+    most = geo.TILE_ROWS[lanes]
+    tiles = -(-rows // 2) if cols <= most // 2 else rows * -(-cols // most)
+    pairs = -(-channels // (2 * lanes))
+    return g.n * g.groups * (_IMAGE + tiles * (pairs * _TILE + channels * _STORED))
+
+
 def _direct_cost(lanes: int, packs: bool, call: Call) -> float:
     g = geo.geometry(call)
     outputs = g.o // g.groups
@@ -83,7 +93,8 @@ def _direct_cost(lanes: int, packs: bool, call: Call) -> float:
     padding = geo.round_up(outputs, lanes) / max(outputs, 1)
     seconds = g.flops * padding / _RATE[lanes]
     if packs:
-        seconds = seconds * 1.05 + call.inputs[1].nbytes / _WEIGHTS
+        seconds += call.inputs[1].nbytes / _WEIGHTS
+        seconds += _plain_tiles(g, lanes, (g.oh, g.ow), outputs)
     moved = call.outputs[0].nbytes + call.inputs[0].nbytes
     return g.groups * _START + (seconds + moved / _VALUES) / _threads(call, g.flops)
 
@@ -103,6 +114,7 @@ def _backward_data_cost(lanes: int, call: Call) -> float:
     inputs = g.c // g.groups
     padding = geo.round_up(inputs, lanes) / max(inputs, 1)
     seconds = 1.1 * g.flops * padding / _RATE[lanes] + call.inputs[1].nbytes / _WEIGHTS
+    seconds += _plain_tiles(g, lanes, (g.h, g.w), inputs)
     moved = call.outputs[0].nbytes + call.inputs[0].nbytes
     fixed = _START + _GROUP * g.groups * g.stride[0] * g.stride[1]
     return fixed + (seconds + moved / _VALUES) / _threads(call, g.flops)
@@ -122,9 +134,10 @@ def _backward_weight_cost(lanes: int, call: Call) -> float:
 
 def _rows_cost(lanes: int, call: Call) -> float:
     g = geo.geometry(call)
-    vectors = geo.round_up(g.ow, lanes) / max(g.ow, 1)
+    vectors = g.oh * -(-g.ow // lanes) * g.taps
     planes = g.n * g.c * (1 if g.groups > 1 else -(-g.o // geo.ROW_OUTPUTS))
-    seconds = g.flops * vectors / _ROWS_RATE[lanes] + planes * _PLANE
+    met = g.n * g.c * (g.o // g.groups)
+    seconds = met * vectors * _ROWS_VECTOR[lanes] + planes * _PLANE
     moved = call.inputs[0].nbytes * planes / max(g.n * g.c, 1) + call.inputs[1].nbytes
     return _START + (seconds + moved / _VALUES) / _threads(call, g.flops)
 
