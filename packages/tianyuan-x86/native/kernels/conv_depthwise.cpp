@@ -1,6 +1,7 @@
 // Depthwise convolution (one input and one output channel per group) and its gradients in float32.
 #include "conv_band.hpp"
 #include "conv_shape.hpp"
+#include "depthwise.hpp"
 
 namespace TY_ISA {
 namespace {
@@ -74,37 +75,6 @@ TY_INLINE vf sum_border(const Window &w) {
   return vadd(even, odd);
 }
 
-// Output rows of one block of channels; `valid` lanes are channels.
-struct BlockRow {
-  const Depthwise *d;
-  const float *x, *residual;
-  float *y;
-  vf bias;
-  vtail valid;
-  bool full;
-  Epilogue epilogue;
-};
-
-TY_INLINE void store_pixel(const BlockRow &r, const Epilogue &e, int64_t at, vf sum) {
-  sum = vadd(sum, r.bias);
-  if (r.residual) sum = vadd(sum, vload(r.residual + at * VF));
-  sum = activate(sum, e);
-  if (!r.full) sum = vselect(vtail_mask(r.valid), sum, vzero());
-  vstore(r.y + at * VF, sum);
-}
-
-// The activation is a constant in either loop, so that sums stay in registers.
-template <int COUNT>
-TY_INLINE void store_pixels(const BlockRow &r, int64_t at, const vf *sums) {
-  if (r.epilogue.activation == ACT_CLIP) {
-    const Epilogue clip = {ACT_CLIP, r.epilogue.lower, r.epilogue.upper};
-#pragma GCC unroll 8
-    for (int p = 0; p < COUNT; ++p) store_pixel(r, clip, at + p, sums[p]);
-  } else {
-    for (int p = 0; p < COUNT; ++p) store_pixel(r, r.epilogue, at + p, sums[p]);
-  }
-}
-
 template <int COUNT>
 TY_INLINE void run_pixels(const BlockRow &r, const Window &w, int64_t at) {
   vf sums[COUNT];
@@ -120,61 +90,81 @@ TY_INLINE void clip_taps(int64_t first, int64_t dilation, int64_t count, int64_t
   *end = room <= 0 ? *begin : greater(*begin, lesser(count, ceil_div(room, dilation)));
 }
 
-void run_block_row(const BlockRow &r, Window w, int64_t oy) {
-  const ConvShape &s = r.d->shape;
+// Any kernel: one output row of the plane of `x`.
+void run_any_row(const ConvShape &s, const BlockRow &r, Window w, const float *x, int64_t oy) {
   const int64_t top = oy * s.sh - s.top, reach = s.w - 1 + s.left - (s.kw - 1) * s.dw;
   clip_taps(top, s.dh, s.kh, s.h, &w.i0, &w.i1);
   const int64_t inner0 = lesser(s.ow, ceil_div(s.left, s.sw));
   const int64_t inner1 = reach < 0 ? inner0 : greater(inner0, lesser(s.ow, reach / s.sw + 1));
   int64_t ox = 0;
   while (ox < s.ow) {
-    const int64_t left = ox * s.sw - s.left, at = oy * s.ow + ox;
+    const int64_t left = ox * s.sw - s.left;
     const int64_t run = ox < inner0 ? 0 : inner1 - ox;  // pixels from here on that meet every tap
-    w.x = r.x + (top * s.w + left) * VF;
+    w.x = x + (top * s.w + left) * VF;
     w.j0 = 0;
     w.j1 = s.kw;
     if (run >= 8) {
-      run_pixels<8>(r, w, at);
+      run_pixels<8>(r, w, ox);
       ox += 8;
     } else if (run >= 4) {
-      run_pixels<4>(r, w, at);
+      run_pixels<4>(r, w, ox);
       ox += 4;
     } else if (run >= 2) {
-      run_pixels<2>(r, w, at);
+      run_pixels<2>(r, w, ox);
       ox += 2;
     } else {
       clip_taps(left, s.dw, s.kw, s.w, &w.j0, &w.j1);
-      store_pixel(r, r.epilogue, at, sum_border(w));
+      store_pixel(r, r.epilogue, ox, sum_border(w));
       ++ox;
     }
   }
+}
+
+// A kernel whose source rows have pointers.
+void run_row(const ConvShape &s, RunDepthwiseRow run, const BlockRow &r, const float *weight,
+             const float *x, int64_t oy) {
+  DepthwiseRow d = {};
+  for (int64_t i = 0; i < s.kh; ++i) {
+    const int64_t y = oy * s.sh - s.top + i * s.dh;
+    d.rows[i] = y >= 0 && y < s.h ? x + y * s.w * VF : nullptr;
+  }
+  d.weight = weight;
+  d.kh = s.kh;
+  d.w = s.w;
+  d.left = s.left;
+  d.ow = s.ow;
+  run(d, r);
 }
 
 int run_blocked(const ty_ctx *ctx, const Depthwise &d) {
   const ConvShape &s = d.shape;
   const int64_t blocks = ceil_div(s.c, VF);
   const int64_t work = s.ow * s.kh * s.kw + 1;
+  const RunDepthwiseRow run = depthwise_row_of(s);
   ty_parallel(ctx, s.n * blocks * s.oh, 1 + 4096 / work, [&](int64_t begin, int64_t end, int32_t) {
     for (int64_t at = begin; at < end; ++at) {
-      const int64_t plane = at / s.oh, block = plane % blocks;
-      const int64_t out = plane * s.oh * s.ow * VF;
+      const int64_t plane = at / s.oh, block = plane % blocks, out = at * s.ow * VF;
       const int64_t channels = s.c - block * VF;
       const vtail valid = vtail_of(channels);
-      const BlockRow row = {&d,
-                            d.x + plane * s.h * s.w * VF,
-                            d.residual ? d.residual + out : nullptr,
+      const BlockRow row = {d.residual ? d.residual + out : nullptr,
                             d.y + out,
                             d.bias ? vload_tail(d.bias + block * VF, valid) : vzero(),
                             valid,
                             channels >= VF,
                             as_clip(d.epilogue)};
+      const float *x = d.x + plane * s.h * s.w * VF;
+      const float *weight = d.weight + block * s.kh * s.kw * VF;
+      if (run) {
+        run_row(s, run, row, weight, x, at % s.oh);
+        continue;
+      }
       Window w = {};
-      w.weight = d.weight + block * s.kh * s.kw * VF;
+      w.weight = weight;
       w.row = s.dh * s.w * VF;
       w.column = s.dw * VF;
       w.step = s.sw * VF;
       w.kw = s.kw;
-      run_block_row(row, w, at % s.oh);
+      run_any_row(s, row, w, x, at % s.oh);
     }
   });
   return 0;

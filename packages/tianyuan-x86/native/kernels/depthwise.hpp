@@ -1,0 +1,139 @@
+// Rows of a depthwise convolution on blocked images: VF channels of one block side by side, and
+// each source pixel loaded once for all the taps of a kernel row that meet it.
+#pragma once
+
+#include "conv.hpp"
+
+namespace TY_ISA {
+namespace {
+
+// Where output pixels of one block of channels go; `valid` lanes are channels.
+struct BlockRow {
+  const float *residual;  // or NULL
+  float *y;
+  vf bias;
+  vtail valid;
+  bool full;
+  Epilogue epilogue;
+};
+
+TY_INLINE void store_pixel(const BlockRow &r, const Epilogue &e, int64_t at, vf sum) {
+  sum = vadd(sum, r.bias);
+  if (r.residual) sum = vadd(sum, vload(r.residual + at * VF));
+  sum = activate(sum, e);
+  if (!r.full) sum = vselect(vtail_mask(r.valid), sum, vzero());
+  vstore(r.y + at * VF, sum);
+}
+
+// The activation is a constant in either loop, so that sums stay in registers.
+template <int COUNT>
+TY_INLINE void store_pixels(const BlockRow &r, int64_t at, const vf *sums) {
+  if (r.epilogue.activation == ACT_CLIP) {
+    const Epilogue clip = {ACT_CLIP, r.epilogue.lower, r.epilogue.upper};
+#pragma GCC unroll 8
+    for (int p = 0; p < COUNT; ++p) store_pixel(r, clip, at + p, sums[p]);
+  } else {
+    for (int p = 0; p < COUNT; ++p) store_pixel(r, r.epilogue, at + p, sums[p]);
+  }
+}
+
+enum { DEPTHWISE_ROWS = 8 };  // most rows of a kernel that a DepthwiseRow has
+
+// The source of one output row: a pointer to the source row of each kernel row, NULL outside of the
+// image, and the weight as [kernel row][kernel column][VF].
+struct DepthwiseRow {
+  const float *rows[DEPTHWISE_ROWS];
+  const float *weight;
+  int64_t kh, w, left, ow;
+};
+
+alignas(64) const float outside[VF] = {};
+
+// COUNT neighbouring output pixels from ox on. Where EDGE, the first and last pixels that they meet
+// may lie outside.
+template <int KW, int STRIDE, int COUNT, bool EDGE>
+TY_INLINE void sum_run(const DepthwiseRow &d, int64_t ox, vf *sums) {
+  const int64_t first = ox * STRIDE - d.left;
+#pragma GCC unroll 8
+  for (int p = 0; p < COUNT; ++p) sums[p] = vzero();
+  for (int64_t i = 0; i < d.kh; ++i) {
+    if (!d.rows[i]) continue;
+    const float *x = d.rows[i] + first * VF;
+    vf weight[KW];
+#pragma GCC unroll 5
+    for (int j = 0; j < KW; ++j) weight[j] = vload(d.weight + (i * KW + j) * VF);
+#pragma GCC unroll 32
+    for (int q = 0; q < (COUNT - 1) * STRIDE + KW; ++q) {
+      const float *at = x + q * VF;
+      if (EDGE && q < KW - 1 && first + q < 0) at = outside;
+      if (EDGE && q > (COUNT - 1) * STRIDE && first + q >= d.w) at = outside;
+      vf pixel = vload(at);
+      asm("" : "+v"(pixel));  // or else it is loaded again for each tap
+#pragma GCC unroll 5
+      for (int j = 0; j < KW; ++j) {
+        const int p = (q - j) / STRIDE;
+        if (q >= j && (q - j) % STRIDE == 0 && p < COUNT) sums[p] = vfma(weight[j], pixel, sums[p]);
+      }
+    }
+  }
+}
+
+template <int KW, int STRIDE, int COUNT>
+TY_INLINE void run_some(const DepthwiseRow &d, const BlockRow &r, int64_t ox) {
+  const int64_t first = ox * STRIDE - d.left;
+  vf sums[COUNT];
+  if (first < 0 || first + (COUNT - 1) * STRIDE + KW > d.w)
+    sum_run<KW, STRIDE, COUNT, true>(d, ox, sums);
+  else
+    sum_run<KW, STRIDE, COUNT, false>(d, ox, sums);
+  store_pixels<COUNT>(r, ox, sums);
+}
+
+// One output row in runs of nearly equal length.
+template <int KW, int STRIDE>
+void run_depthwise_row(const DepthwiseRow &d, const BlockRow &r) {
+  const int64_t runs = ceil_div(d.ow, 8);
+  for (int64_t run = 0; run < runs; ++run) {
+    const int64_t ox = run * d.ow / runs;
+    switch ((run + 1) * d.ow / runs - ox) {
+      case 8:
+        run_some<KW, STRIDE, 8>(d, r, ox);
+        break;
+      case 7:
+        run_some<KW, STRIDE, 7>(d, r, ox);
+        break;
+      case 6:
+        run_some<KW, STRIDE, 6>(d, r, ox);
+        break;
+      case 5:
+        run_some<KW, STRIDE, 5>(d, r, ox);
+        break;
+      case 4:
+        run_some<KW, STRIDE, 4>(d, r, ox);
+        break;
+      case 3:
+        run_some<KW, STRIDE, 3>(d, r, ox);
+        break;
+      case 2:
+        run_some<KW, STRIDE, 2>(d, r, ox);
+        break;
+      default:
+        run_some<KW, STRIDE, 1>(d, r, ox);
+    }
+  }
+}
+
+typedef void (*RunDepthwiseRow)(const DepthwiseRow &, const BlockRow &);
+
+// The function for a kernel and its horizontal stride, or NULL where there is none.
+inline RunDepthwiseRow depthwise_row_of(const ConvShape &s) {
+  if (s.kh > DEPTHWISE_ROWS || s.dw != 1 || s.sw > 2) return nullptr;
+  // No window may begin before the padding that a kernel can reach over, or behind the last pixel.
+  if (s.left >= s.kw || (s.ow - 1) * s.sw - s.left >= s.w) return nullptr;
+  if (s.kw == 3) return s.sw == 1 ? run_depthwise_row<3, 1> : run_depthwise_row<3, 2>;
+  if (s.kw == 5) return s.sw == 1 ? run_depthwise_row<5, 1> : run_depthwise_row<5, 2>;
+  return nullptr;
+}
+
+}  // namespace
+}  // namespace TY_ISA
