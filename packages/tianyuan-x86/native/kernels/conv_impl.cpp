@@ -113,11 +113,27 @@ struct Pass {
   const ConvPlan *plan;
   const Band *band;
   TileArgs tile;
+  TileOut out;
   const float *origin;  // source of the item's pixel (y0, x0)
   Item item;
   int64_t block;
   int vectors;
 };
+
+// Whether the tile may finish its sums itself: they are only bounded, and zeros, which stand behind
+// the last channel, stay zeros.
+bool finishes(const ConvPlan &p, Epilogue *bounds) {
+  *bounds = as_clip(p.epilogue);
+  return p.y_blocked && bounds->activation == ACT_CLIP && bounds->lower <= 0.0f &&
+         bounds->upper >= 0.0f;
+}
+
+void load_bias(float *to, const ConvPlan &p, int64_t block, int vectors) {
+  for (int v = 0; v < vectors; ++v) {
+    const int64_t channel = (block + v) * VF;
+    vstore(to + v * VF, p.bias ? vload_tail(p.bias + channel, vtail_of(p.o - channel)) : vzero());
+  }
+}
 
 void run_pixels(Pass *pass, const Pixels &s) {
   const ConvPlan &p = *pass->plan;
@@ -126,7 +142,14 @@ void run_pixels(Pass *pass, const Pixels &s) {
       pass->origin + (s.y - pass->item.y0) * p.sh * pass->band->row + (s.x - pass->item.x0) * pixel;
   pass->tile.a_row = p.sh * pass->band->row;
   const TileKind kind = p.x_blocked ? TILE_BLOCK : TILE_UNIT;
+  if (pass->tile.out) {
+    const int64_t at =
+        pass->item.image * p.y_image + pass->block * p.y_channel + s.y * p.y_row + s.x * p.y_pixel;
+    pass->out.y = p.y + at;
+    pass->out.residual = p.residual ? p.residual + at : nullptr;
+  }
   tile_of(kind, s.halves, static_cast<int>(s.width * s.halves), pass->vectors)(&pass->tile);
+  if (pass->tile.out) return;
   if (p.y_blocked)
     store_blocked(pass->tile.c, p, s, pass->item.image, pass->block, pass->vectors);
   else
@@ -165,6 +188,14 @@ void run_item(const ConvPlan &p, const Band &b, const TileSegment *table, int64_
   pass.tile.b_step = VF;
   pass.tile.b_next = ceil_div(p.c, VF) * p.n_weights * VF * VF;
   pass.tile.c = acc;
+  Epilogue bounds;
+  if (finishes(p, &bounds)) {
+    pass.tile.out = &pass.out;
+    pass.out.next = p.y_channel;
+    pass.out.half = p.y_row;
+    pass.out.lower = bounds.lower;
+    pass.out.upper = bounds.upper;
+  }
   if (b.copied) {
     copy_band(scratch, p, b, item.image, item.y0, item.y1 - item.y0);
     pass.origin = scratch;
@@ -176,6 +207,7 @@ void run_item(const ConvPlan &p, const Band &b, const TileSegment *table, int64_
     pass.block = block;
     pass.vectors = static_cast<int>(lesser(TILE_VECTORS, item.o1 - block));
     pass.tile.b = p.weight + block * pass.tile.b_next;
+    if (pass.tile.out) load_bias(pass.out.bias, p, block, pass.vectors);
     run_rows(&pass);
   }
 }

@@ -21,6 +21,16 @@ struct TileSegment {
 // How far apart the rows of a are: compile-time distances make shorter address arithmetic.
 enum TileKind { TILE_UNIT = 0, TILE_BLOCK = 1, TILE_STRIDED = 2 };
 
+// Finishes a tile whose lanes are channels of blocked images while its sums are in registers:
+// clip(sum + bias + residual). Rows are pixels.
+struct TileOut {
+  float *y;
+  const float *residual;  // in the form of y, or NULL
+  int64_t next, half;     // distances of the second vector, and of the second half of the rows
+  float lower, upper;
+  alignas(64) float bias[TILE_LANES];
+};
+
 struct TileArgs {
   const float *a, *b;
   const TileSegment *segments;
@@ -31,6 +41,7 @@ struct TileArgs {
   int64_t b_next;   // distance of the second vector of b from the first
   bool accumulate;  // start from what `c` holds instead of zero
   float *c;         // rows x vectors x VF, 64-byte aligned
+  const TileOut *out;  // where finished sums go instead of `c`, or NULL; not for TILE_STRIDED
 };
 
 typedef void (*TileRun)(const TileArgs *);

@@ -12,6 +12,31 @@ TY_INLINE const float *row_of(const float *a, int row, int per_half, int64_t a_r
   return half + within * (KIND == TILE_BLOCK ? (int)VF : 1);
 }
 
+template <int HALVES, int ROWS, int VECTORS>
+TY_INLINE void finish_tile(vf (&c)[ROWS][VECTORS], const TileOut &out) {
+  const vf lower = vset1(out.lower), upper = vset1(out.upper);
+#pragma GCC unroll 4
+  for (int v = 0; v < VECTORS; ++v) {
+    const vf bias = vload(out.bias + v * VF);
+    if (out.residual) {
+#pragma GCC unroll 16
+      for (int i = 0; i < ROWS; ++i) {
+        const float *from = row_of<TILE_BLOCK>(out.residual, i, ROWS / HALVES, out.half);
+        c[i][v] = vadd(vadd(c[i][v], bias), vload(from + v * out.next));
+      }
+    } else {
+#pragma GCC unroll 16
+      for (int i = 0; i < ROWS; ++i) c[i][v] = vadd(c[i][v], bias);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS; ++i) {
+      const int64_t half = i < ROWS / HALVES ? 0 : out.half;
+      vstore(out.y + half + i % (ROWS / HALVES) * VF + v * out.next,
+             vmin_fast(upper, vmax_fast(lower, c[i][v])));
+    }
+  }
+}
+
 template <int KIND, int HALVES, int ROWS, int VECTORS>
 void run_tile(const TileArgs *t) {
   vf c[ROWS][VECTORS];
@@ -37,6 +62,10 @@ void run_tile(const TileArgs *t) {
       a += a_step;
       b += b_step;
     }
+  }
+  if (KIND != TILE_STRIDED && t->out) {
+    finish_tile<HALVES, ROWS, VECTORS>(c, *t->out);
+    return;
   }
 #pragma GCC unroll 16
   for (int i = 0; i < ROWS; ++i)
