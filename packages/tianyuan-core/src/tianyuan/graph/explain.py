@@ -202,6 +202,15 @@ def _conv_weight_flops(step: Step, inputs: Sequence[Slot], outputs: Sequence[Slo
     return 2 * inputs[1].spec.size * (weight.size // max(weight.shape[0], 1))
 
 
+def _bottleneck_flops(step: Step, inputs: Sequence[Slot], outputs: Sequence[Slot]) -> int:
+    x, y = inputs[0].spec, outputs[0].spec
+    weights = [slot.spec for slot in inputs[1:] if slot.spec.ndim == 4]
+    pixels = x.size // max(int(x.shape[1]), 1), y.size // max(int(y.shape[1]), 1)
+    expand = 2 * pixels[0] * weights[0].size if step.attrs.expands else 0
+    filters, project = weights[1:3] if step.attrs.expands else weights[:2]
+    return expand + 2 * pixels[1] * (filters.size + project.size)
+
+
 def _matmul_flops(step: Step, inputs: Sequence[Slot], outputs: Sequence[Slot]) -> int:
     inner = inputs[0].spec.shape[-2 if step.attrs.transpose_a else -1]
     return 2 * outputs[0].spec.size * inner
@@ -220,6 +229,7 @@ def _fused_flops(step: Step, inputs: Sequence[Slot], outputs: Sequence[Slot]) ->
 _FLOPS: dict[str, Callable[[Step, Sequence[Slot], Sequence[Slot]], int]] = {
     "conv2d": _conv_flops,
     "conv2d_fused": _conv_flops,
+    "bottleneck": _bottleneck_flops,
     "conv2d_backward_data": _conv_data_flops,
     "conv2d_backward_weight": _conv_weight_flops,
     "matmul": _matmul_flops,

@@ -6,7 +6,7 @@ import numpy as np
 
 from .. import registry
 from ..kernel import PLAIN
-from . import passes, selection
+from . import joining, passes, selection
 from .graph import Constant, Graph, Node, Rebuilder, Value
 from .options import Options
 from .selection import Labelling
@@ -20,6 +20,8 @@ def lower(graph: Graph, device: str = "cpu", options: Options | None = None) -> 
     """
     options = options or Options()
     graph = passes.run_stage("layout", graph, options, device)
+    if options.level >= 2:
+        graph = joining.join(graph, device, options)
     graph = assign(graph, device, options)
     passes.verify(graph, "late")
     return passes.run_stage("late", graph, options, device)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..dtypes import is_float
+from ..ops.conv import Conv2dFused
 from .oracles import Arrays, Oracle, _array
 from .special import NUMPY
 
@@ -118,6 +119,29 @@ def _conv2d(arrays: Arrays, attrs: Any) -> Arrays:
 def _conv2d_fused(arrays: Arrays, attrs: Any) -> Arrays:
     y = _convolved(arrays[0], arrays[1], attrs)
     return [_epilogue(y, arrays[2:], attrs, 1).astype(arrays[0].dtype)]
+
+
+def _bottleneck(arrays: Arrays, attrs: Any) -> Arrays:
+    y, rest = arrays[0], list(arrays[1:])
+    activations = (attrs.expanded, attrs.filtered, attrs.projected)
+    steps = zip(activations, attrs.lower, attrs.upper, strict=True)
+    for step, (activation, lower, upper) in enumerate(steps):
+        if step == 0 and not attrs.expands:
+            continue
+        w, last = rest.pop(0), step == 2
+        at = Conv2dFused(
+            stride=attrs.stride if step == 1 else (1, 1),
+            padding=attrs.padding if step == 1 else (0, 0, 0, 0),
+            groups=len(w) if step == 1 else 1,
+            has_bias=True,
+            has_residual=last and attrs.has_residual,
+            activation=activation,
+            lower=lower,
+            upper=upper,
+        )
+        extra = [rest.pop(0), *(rest if last else ())]
+        y = _epilogue(_convolved(y, w, at), extra, at, 1)
+    return [y.astype(arrays[0].dtype)]
 
 
 def _conv2d_backward_data(arrays: Arrays, attrs: Any) -> Arrays:
@@ -259,6 +283,7 @@ WINDOWS: dict[str, Oracle] = {
     "matmul_fused": _matmul_fused,
     "conv2d": _conv2d,
     "conv2d_fused": _conv2d_fused,
+    "bottleneck": _bottleneck,
     "conv2d_backward_data": _conv2d_backward_data,
     "conv2d_backward_weight": _conv2d_backward_weight,
     "max_pool2d": _max_pool2d,

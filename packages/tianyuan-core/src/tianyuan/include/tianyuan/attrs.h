@@ -256,6 +256,19 @@ typedef struct ty_bitwise_xor_attrs {
   ty_attrs head;
 } ty_bitwise_xor_attrs;
 
+typedef struct ty_bottleneck_attrs {
+  ty_attrs head;
+  ty_list stride;
+  ty_list padding;
+  int64_t expands;
+  int64_t has_residual;
+  ty_list expanded;
+  ty_list filtered;
+  ty_list projected;
+  ty_list lower;
+  ty_list upper;
+} ty_bottleneck_attrs;
+
 typedef struct ty_broadcast_to_attrs {
   ty_attrs head;
   ty_list shape;
