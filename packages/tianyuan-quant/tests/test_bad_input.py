@@ -67,6 +67,25 @@ def test_a_scale_that_is_no_number_in_a_file(stored):
         jit.load(str(edited(stored, change)))
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"floats": "0x1p-9 wide"},
+        {"floats": 3},
+        {"floats": "0x1p99999"},
+        {},
+        [{"float": "0x1p9999"}],
+    ],
+)
+def test_multipliers_that_are_no_numbers_in_a_file(stored, wrong):
+    def change(op, attrs):
+        if op == "conv2d_quantized":
+            attrs["multipliers"] = wrong
+
+    with pytest.raises(ModelFormatError, match="conv2d_quantized has a wrong 'multipliers', got"):
+        jit.load(str(edited(stored, change)))
+
+
 def test_a_sum_that_leaves_int32_is_refused_when_it_is_quantised(tmp_path):
     net = M.Sequential(M.Linear(140_000, 1, bias=False))
     with pytest.raises(ShapeError, match="too long for an int32 accumulator, got 140000 terms"):

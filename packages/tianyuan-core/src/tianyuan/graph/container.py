@@ -88,6 +88,11 @@ class Container:
         self._entries = entries
         self._verified: set[str] = set()
 
+    def take_graph(self) -> dict[str, Any]:
+        """Return the graph's JSON value and let go of it: it may be as large as small weights."""
+        graph, self.graph = self.graph, {}
+        return graph
+
     def names(self) -> tuple[str, ...]:
         """Return the names of all tensors, sorted."""
         return tuple(self._entries)

@@ -106,6 +106,9 @@ def _attrs_to_json(attrs: Any) -> dict[str, Any]:
 
 def _attr_to_json(value: Any) -> Any:
     if isinstance(value, tuple):
+        if value and all(isinstance(item, float) for item in value):
+            # One text: a network of integers has tens of thousands of multipliers.
+            return {"floats": " ".join(item.hex() for item in value)}
         return [_attr_to_json(item) for item in value]
     if isinstance(value, shapes.Dim):
         return {"dim": _expr_to_json(value.expr)}
@@ -205,7 +208,7 @@ class _Reader:
         read = _ATTR_READERS[kind]
         try:
             return read(self, item)
-        except (TypeError, ValueError, KeyError) as error:
+        except (TypeError, ValueError, KeyError, OverflowError) as error:
             if isinstance(error, ModelFormatError):
                 raise
             raise self.fail(f"{op.name} has a wrong {name!r}, got {_short(item)}") from None
@@ -223,6 +226,12 @@ def _read_int(reader: _Reader, item: Any) -> int:
 
 def _read_float(reader: _Reader, item: Any) -> float:
     return float.fromhex(item["float"])
+
+
+def _read_floats(reader: _Reader, item: Any) -> tuple[float, ...]:
+    if isinstance(item, list):
+        return tuple(_read_float(reader, part) for part in item)
+    return tuple(map(float.fromhex, _read_str(reader, item["floats"]).split()))
 
 
 def _read_bool(reader: _Reader, item: Any) -> bool:
@@ -259,7 +268,7 @@ _ATTR_READERS: dict[str, Callable[[_Reader, Any], Any]] = {
     "str": _read_str,
     "DTypeName": _read_dtype,
     "Ints": _tuple_of(_read_int),
-    "Floats": _tuple_of(_read_float),
+    "Floats": _read_floats,
 }
 
 

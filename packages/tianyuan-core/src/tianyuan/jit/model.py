@@ -286,7 +286,7 @@ def read_graph(container: Container) -> tuple[Graph, list[str]]:
     """
     try:
         return graph_from_json(
-            container.path, container.graph, lambda name: _constant(container, name)
+            container.path, container.take_graph(), lambda name: _constant(container, name)
         )
     except RecursionError:
         raise ModelFormatError(f"model file {container.path}: graph is nested too deep") from None

@@ -52,26 +52,35 @@ def _unpack_image(array: np.ndarray, shape: Shape) -> np.ndarray:
     return np.ascontiguousarray(array[..., : shape[1]].transpose(0, 3, 1, 2))
 
 
-def _with_sums(rows: np.ndarray, axis: int) -> np.ndarray:
-    """Append rows of int32 sums over ``axis`` and the last one, as bytes, along ``axis``.
+# Bytes of a weight that are packed at a time, so that what packing needs stays small.
+_SLICE = 1 << 20
+
+
+def _write_sums(rows: np.ndarray) -> None:
+    """Write the int32 sums of all rows but the last one, and of the last axis, into the last row.
 
     Integers of 8 bits only are ever summed; other values get zeros in their place.
     """
     if rows.dtype.itemsize == 1:
-        sums = rows.astype(np.int32).sum(axis=(axis, -1), dtype=np.int32)
-        extra = np.ascontiguousarray(sums)[..., None].view(rows.dtype)
+        sums = rows[:, :-1].sum(axis=(1, -1), dtype=np.int32)
+        rows[:, -1] = sums[..., None].view(rows.dtype)
     else:
-        extra = np.zeros((*rows.shape[:axis], *rows.shape[axis + 1 :]), rows.dtype)
-    return np.ascontiguousarray(np.concatenate([rows, np.expand_dims(extra, axis)], axis))
+        rows[:, -1] = 0
 
 
 def _pack_panels(matrix: np.ndarray) -> np.ndarray:
     """Pack (outputs, taps, terms) into panels of 16 outputs with 4 terms next to each other."""
     o, taps, c = matrix.shape
-    padded = np.zeros((round_up(o, 16), taps, round_up(c, 4)), matrix.dtype)
-    padded[:o, :, :c] = matrix
-    split = padded.reshape(-1, 16, padded.shape[1] * padded.shape[2] // 4, 4)
-    return _with_sums(split.transpose(0, 2, 1, 3), 1)
+    fours = taps * -(-c // 4)
+    packed = np.empty((-(-o // 16), fours + 1, 16, 4), matrix.dtype)
+    step = max(_SLICE // (64 * (fours + 1)), 1)
+    for block in range(0, packed.shape[0], step):
+        part, rows = packed[block : block + step], matrix[16 * block : 16 * (block + step)]
+        padded = np.zeros((16 * part.shape[0], taps, round_up(c, 4)), matrix.dtype)
+        padded[: rows.shape[0], :, :c] = rows
+        part[:, :-1] = padded.reshape(-1, 16, fours, 4).transpose(0, 2, 1, 3)
+        _write_sums(part)
+    return packed
 
 
 def _unpack_panels(array: np.ndarray, o: int, taps: int, c: int) -> np.ndarray:
@@ -128,9 +137,11 @@ def _pack_depthwise(array: np.ndarray) -> np.ndarray:
     padded = np.zeros((round_up(g, 64), i, w, round_up(h, 4)), array.dtype)
     padded[:g, :, :, :h] = array.transpose(0, 1, 3, 2)
     # Channel 16 l + 4 q + i lies in lane 4 l + i of vector q, where unpacking bytes puts it.
-    split = padded.reshape(-1, 4, 4, 4, padded[0].size // 4, 4)
-    ordered = split.transpose(0, 4, 2, 1, 3, 5).reshape(-1, split.shape[4], 4, 16, 4)
-    return _with_sums(ordered, 1)
+    packed = np.empty(_depthwise_extents(array.shape), array.dtype)
+    split = padded.reshape(-1, 4, 4, 4, packed.shape[1] - 1, 4)
+    packed[:, :-1] = split.transpose(0, 4, 2, 1, 3, 5).reshape(packed.shape[0], -1, 4, 16, 4)
+    _write_sums(packed)
+    return packed
 
 
 def _unpack_depthwise(array: np.ndarray, shape: Shape) -> np.ndarray:

@@ -55,17 +55,25 @@ def _pack(array: np.ndarray) -> np.ndarray:
     direct, magnitudes, _ = _rows(array.shape)
     packed[:direct] = q8.pack_conv_weight(array).reshape(direct, 16, 4)
     if array.dtype.itemsize == 1:  # no other values are ever multiplied
-        o, i = array.shape[:2]
-        padded = np.zeros((q8.round_up(o, 16), q8.round_up(i, 4), 9), np.float32)
-        padded[:o, :i] = array.reshape(o, i, 9)
-        sums = np.abs(padded).sum(axis=(1, 2), dtype=np.float64).astype(np.int32)
-        packed[direct : direct + magnitudes] = sums.view(array.dtype).reshape(-1, 16, 4)
-        both = np.kron(_TRANSFORM, _TRANSFORM)  # exact in float32, as are all results
-        found = (padded.reshape(-1, 9) @ both.T).astype(np.int16)
-        split = found.reshape(-1, 16, padded.shape[1] // 2, 2, _FREQUENCIES)
-        ordered = np.ascontiguousarray(split.transpose(0, 4, 2, 1, 3))
-        packed[direct + magnitudes :] = ordered.view(array.dtype).reshape(-1, 16, 4)
+        transformed = packed[direct + magnitudes :].reshape(magnitudes, -1, 16, 4)
+        for block in range(magnitudes):  # one at a time, since floats take four times as much
+            part = array[16 * block : 16 * (block + 1)]
+            sums, transformed[block] = _transformed(part)
+            packed[direct + block] = sums
     return packed
+
+
+def _transformed(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sums of magnitudes of up to 16 outputs, and their panel of transforms."""
+    o, i = part.shape[:2]
+    padded = np.zeros((16, q8.round_up(i, 4), 9), np.float32)
+    padded[:o, :i] = part.reshape(o, i, 9)
+    sums = np.abs(padded).sum(axis=(1, 2), dtype=np.float64).astype(np.int32)
+    both = np.kron(_TRANSFORM, _TRANSFORM)  # exact in float32, as are all results
+    found = (padded.reshape(-1, 9) @ both.T).astype(np.int16)
+    split = found.reshape(16, padded.shape[1] // 2, 2, _FREQUENCIES)
+    ordered = np.ascontiguousarray(split.transpose(3, 1, 0, 2))
+    return sums.view(part.dtype).reshape(16, 4), ordered.view(part.dtype).reshape(-1, 16, 4)
 
 
 def _unpack(array: np.ndarray, shape: Shape) -> np.ndarray:

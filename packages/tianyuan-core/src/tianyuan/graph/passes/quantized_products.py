@@ -114,8 +114,9 @@ def _product(to: Rebuilder, node: Node) -> _Product | None:
         return None
     weight: Value | np.ndarray = to.map[maker.inputs[0]]
     zeros = attrs.zero_points
-    data = array_of(to.source, maker.inputs[0])
-    if data is not None and data.dtype == np.uint8:
+    unsigned = maker.inputs[0].spec.dtype == np.uint8
+    data = array_of(to.source, maker.inputs[0]) if unsigned else None
+    if data is not None:
         # The same numbers 128 lower, with their zero points.
         weight, zeros = (data.astype(np.int16) - 128).astype(np.int8), tuple(z - 128 for z in zeros)
     allowed = ("int8",) if node.op.name == "conv2d" else rules.EIGHT_BITS
