@@ -16,6 +16,7 @@ struct Depthwise {
   const float *multiplier;
   Q8Residual residual;
   Q8Store store;
+  Q8Narrow narrow;
   uint8_t *y;
   int64_t kh, kw, column;  // column: distance of two columns of the kernel in bytes
   int64_t fours, channels, pixel, row, image, n, oh, ow;
@@ -78,6 +79,12 @@ TY_INLINE void add_four(vi (&sums)[4], const Four &x, const int8_t *weight) {
 }
 
 TY_INLINE void finish_pixel(const Depthwise &d, const Row &r, vi (&sums)[4], int64_t ox) {
+  if (d.narrow.fits) {
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; ++q) sums[q] = vf_to_vi(vmul(vi_to_vf(sums[q]), r.multiplier[q]));
+    _mm512_mask_storeu_epi8(r.y + ox * d.channels, r.mask, q8_narrowed(sums, d.narrow));
+    return;
+  }
   const vi none = _mm512_setzero_si512();
   Four wide = {{none, none, none, none}};
   if (r.residual != nullptr) {
@@ -173,6 +180,17 @@ struct Row {
 };
 
 TY_INLINE void finish_pixel(const Depthwise &d, const Row &r, const vi (&sums)[2], int64_t ox) {
+  if (d.narrow.fits) {
+    // The upper two vectors are not looked at.
+    const vi low = vf_to_vi(vmul(vi_to_vf(sums[0]), r.multiplier[0]));
+    const vi high = vf_to_vi(vmul(vi_to_vf(sums[1]), r.multiplier[1]));
+    const vi whole[4] = {low, high, low, high};
+    const vi bytes = q8_narrowed(whole, d.narrow);
+    _mm_storeu_si128(
+        reinterpret_cast<__m128i *>(r.y + ox * d.channels),
+        _mm_unpacklo_epi64(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1)));
+    return;
+  }
   const vi none = vi_set1(0);
   vi wide[2] = {none, none};
   if (r.residual != nullptr) {
@@ -264,13 +282,15 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   const int32_t *given = a.has_bias ? static_cast<const int32_t *>(inputs[next++].data) : nullptr;
   const double *factors = TY_FLOATS(&a, a.multipliers);
   const uint32_t zero = static_cast<uint32_t>(q8_zero(uint8_t(), a.x_zero_point, is_signed));
+  float largest = 0;
   for (int64_t c = 0; c < all; ++c) {
     const int64_t at = ordered(c);
     uint32_t sum;
     __builtin_memcpy(&sum, d.weight + (c / 64 * (d.fours + 1) + d.fours) * 256 + at % 64 * 4, 4);
     const uint32_t own = c < s.c && given != nullptr ? static_cast<uint32_t>(given[c]) : 0;
     bias[at] = static_cast<int32_t>(own - zero * sum);
-    multiplier[at] = c < s.c ? static_cast<float>(factors[a.multipliers.count > 1 ? c : 0]) : 1.0f;
+    multiplier[at] = c < s.c ? static_cast<float>(factors[a.multipliers.count > 1 ? c : 0]) : 0.0f;
+    largest = multiplier[at] > largest ? multiplier[at] : largest;
   }
   int64_t height = s.h, width = s.w;
   d.x = static_cast<const uint8_t *>(inputs[0].data);
@@ -298,6 +318,8 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
                   static_cast<float>(a.residual_multiplier)};
     d.residual.zero_point = q8_zero(uint8_t(), a.residual_zero_point, d.residual.is_signed);
   }
+  // Below a half, any sum times its multiplier is an int32.
+  d.narrow = q8_narrow(d.store, largest < 0.5f && !a.has_residual);
   d.pixel = s.sw * d.channels;
   d.row = s.sh * width * d.channels;
   d.image = height * width * d.channels;

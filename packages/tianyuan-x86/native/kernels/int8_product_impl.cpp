@@ -146,12 +146,14 @@ struct Height {
   int rows;
   Tile tile;
 };
-enum { MAX_ROWS = 12, MAX_BLOCKS = 4 };
+// Pieces of a multiple of WHOLE_ROWS pixels consist of the highest tiles only; planes whose edge is
+// a multiple of 7 do too.
+enum { MAX_ROWS = 12, MAX_BLOCKS = 4, WHOLE_ROWS = 56 };
 const Height heights[MAX_BLOCKS][4] = {
     {{8, tile<8, 1>}, {4, tile<4, 1>}, {2, tile<2, 1>}, {1, tile<1, 1>}},
     {{8, tile<8, 2>}, {4, tile<4, 2>}, {2, tile<2, 2>}, {1, tile<1, 2>}},
-    {{6, tile<6, 3>}, {4, tile<4, 3>}, {2, tile<2, 3>}, {1, tile<1, 3>}},
-    {{6, tile<6, 4>}, {4, tile<4, 4>}, {2, tile<2, 4>}, {1, tile<1, 4>}}};
+    {{7, tile<7, 3>}, {4, tile<4, 3>}, {2, tile<2, 3>}, {1, tile<1, 3>}},
+    {{7, tile<7, 4>}, {4, tile<4, 4>}, {2, tile<2, 4>}, {1, tile<1, 4>}}};
 #else
 // Multiplies, rounds and stores 16 sums of each pixel where no residual and no zero points of
 // weights add to them; two pixels make a vector of bytes.
@@ -222,7 +224,7 @@ struct Height {
   int rows;
   Tile tile;
 };
-enum { MAX_ROWS = 6, MAX_BLOCKS = 1 };
+enum { MAX_ROWS = 6, MAX_BLOCKS = 1, WHOLE_ROWS = 24 };
 const Height heights[MAX_BLOCKS][4] = {
     {{6, tile<6, 1>}, {4, tile<4, 1>}, {2, tile<2, 1>}, {1, tile<1, 1>}}};
 #endif
@@ -320,8 +322,9 @@ void q8_run(const ty_ctx *ctx, const Q8Plan &given) {
                                     p.w_zero == nullptr && p.floats == nullptr);
   // A piece's rows should stay in the first caches while the weights of its outputs pass by.
   const int64_t bytes = p.k4 * 4 * static_cast<int64_t>(sizeof(Operand));
-  int64_t chunk = 96 * 1024 / (bytes + 1) / 24 * 24;
-  chunk = chunk < 24 ? 24 : q8_lesser(chunk, 384);
+  int64_t chunk = 96 * 1024 / (bytes + 1) / WHOLE_ROWS * WHOLE_ROWS;
+  chunk = chunk < WHOLE_ROWS ? static_cast<int64_t>(WHOLE_ROWS)
+                             : q8_lesser(chunk, 384 / WHOLE_ROWS * WHOLE_ROWS);
   const int64_t chunks = q8_ceil(pixels, chunk);
   const int64_t outputs = 16 * MAX_BLOCKS, items = q8_ceil(p.o, outputs) * chunks;
   const int64_t work = chunk * outputs * p.k4 * 4;
