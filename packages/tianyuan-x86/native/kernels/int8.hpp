@@ -193,6 +193,9 @@ struct Q8Given {
 TY_INLINE int64_t q8_columns_bytes(int64_t o) { return q8_up(4 * (o + 32), 64); }
 void q8_fill_columns(const Q8Columns &to, const Q8Given &given);
 
+// The largest of o multipliers and of those that fill the last vector.
+float q8_largest(const float *multiplier, int64_t o);
+
 // Takes the zero point of the first operand into the bias; `x_zero` is that of the Operand form, 0
 // where differences are multiplied. `terms` counts what is summed.
 void q8_fold_zero(int32_t *bias, const int32_t *w_zero, const int8_t *weight, int64_t o, int64_t k4,
@@ -207,17 +210,41 @@ TY_INLINE int32_t q8_zero(int16_t, int64_t, bool) { return 0; }
 // Turns stored bytes into operands.
 TY_INLINE void q8_convert(uint8_t *to, const uint8_t *from, int64_t count, int64_t,
                           bool is_signed) {
-  const uint8_t flip = is_signed ? 0x80 : 0;
-  for (int64_t i = 0; i < count; ++i) to[i] = from[i] ^ flip;
+  if (!is_signed) {
+    __builtin_memcpy(to, from, static_cast<size_t>(count));
+    return;
+  }
+  const __m256i flip = _mm256_set1_epi8(-128);
+  int64_t i = 0;
+  for (; i + 32 <= count; i += 32) {
+    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(from + i));
+    _mm256_storeu_si256(reinterpret_cast<__m256i *>(to + i), _mm256_xor_si256(bytes, flip));
+  }
+  for (; i < count; ++i) to[i] = from[i] ^ 0x80;
 }
 TY_INLINE void q8_convert(int16_t *to, const uint8_t *from, int64_t count, int64_t zero_point,
                           bool is_signed) {
   const int16_t zero = static_cast<int16_t>(zero_point);
-  if (is_signed)
-    for (int64_t i = 0; i < count; ++i)
-      to[i] = static_cast<int16_t>(static_cast<int8_t>(from[i]) - zero);
-  else
-    for (int64_t i = 0; i < count; ++i) to[i] = static_cast<int16_t>(from[i] - zero);
+  const __m256i zeros = _mm256_set1_epi16(zero);
+  int64_t i = 0;
+  for (; i + 16 <= count; i += 16) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(from + i));
+    const __m256i wide = is_signed ? _mm256_cvtepi8_epi16(bytes) : _mm256_cvtepu8_epi16(bytes);
+    _mm256_storeu_si256(reinterpret_cast<__m256i *>(to + i), _mm256_sub_epi16(wide, zeros));
+  }
+  for (; i < count; ++i)
+    to[i] = static_cast<int16_t>((is_signed ? static_cast<int8_t>(from[i]) : from[i]) - zero);
+}
+
+// Writes `count` operands that are all the same.
+TY_INLINE void q8_fill(uint8_t *to, uint8_t value, int64_t count) {
+  __builtin_memset(to, value, static_cast<size_t>(count));
+}
+TY_INLINE void q8_fill(int16_t *to, int16_t value, int64_t count) {
+  const __m256i values = _mm256_set1_epi16(value);
+  int64_t i = 0;
+  for (; i + 16 <= count; i += 16) _mm256_storeu_si256(reinterpret_cast<__m256i *>(to + i), values);
+  for (; i < count; ++i) to[i] = value;
 }
 
 // Hands out parts of a workspace, each on a line of its own.

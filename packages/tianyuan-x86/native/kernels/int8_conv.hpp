@@ -37,13 +37,13 @@ inline void q8_copy_padded(const ty_ctx *ctx, T *to, const uint8_t *from, const 
       const int64_t y = at % h - s.top;
       T *target = to + at * row;
       if (y < 0 || y >= s.h) {
-        for (int64_t i = 0; i < row; ++i) target[i] = zero;
+        q8_fill(target, zero, row);
         continue;
       }
-      for (int64_t i = 0; i < s.left * channels; ++i) target[i] = zero;
+      q8_fill(target, zero, s.left * channels);
       q8_convert(target + s.left * channels, from + (at / h * s.h + y) * s.w * channels,
                  s.w * channels, zero_point, is_signed);
-      for (int64_t i = (s.left + s.w) * channels; i < row; ++i) target[i] = zero;
+      q8_fill(target + (s.left + s.w) * channels, zero, s.right * channels);
     }
   });
 }

@@ -22,11 +22,6 @@ struct Depthwise {
   int64_t fours, channels, pixel, row, image, n, oh, ow;
 };
 
-TY_INLINE int64_t ordered(int64_t channel) {
-  const int64_t at = channel % 64;
-  return channel - at + at / 4 % 4 * 16 + at / 16 * 4 + at % 4;
-}
-
 #if defined(__AVX512VNNI__)
 
 enum { WIDTH = 64 };
@@ -263,6 +258,32 @@ void run_row(const Depthwise &d, const uint8_t *x, uint8_t *y, const uint8_t *re
 
 #endif
 
+// Biases, with what the zero point adds, and multipliers in the order of the packed weight, by
+// fours that stay together.
+void fill_tables(const Depthwise &d, int64_t channels, const int32_t *given,
+                 const ty_conv2d_quantized_attrs &a, int32_t zero, int32_t *bias,
+                 float *multiplier) {
+  const double *factors = TY_FLOATS(&a, a.multipliers);
+  const bool each = a.multipliers.count > 1;
+  for (int64_t c0 = 0; c0 < channels; c0 += 64) {
+    const int8_t *sums = d.weight + (c0 / 64 * (d.fours + 1) + d.fours) * 256;
+    for (int64_t at = 0; at < 64; at += 4) {
+      const int64_t c = c0 + at / 4 % 4 * 16 + at / 16 * 4, some = q8_lesser(4, channels - c);
+      alignas(16) int32_t own[4] = {};
+      alignas(32) double factor[4] = {};
+      for (int64_t i = 0; i < some; ++i) {
+        own[i] = given != nullptr ? given[c + i] : 0;
+        factor[i] = factors[each ? c + i : 0];
+      }
+      const __m128i moved = _mm_mullo_epi32(
+          _mm_loadu_si128(reinterpret_cast<const __m128i *>(sums + 4 * at)), _mm_set1_epi32(zero));
+      _mm_storeu_si128(reinterpret_cast<__m128i *>(bias + c0 + at),
+                       _mm_sub_epi32(_mm_load_si128(reinterpret_cast<__m128i *>(own)), moved));
+      _mm_storeu_ps(multiplier + c0 + at, _mm256_cvtpd_ps(_mm256_load_pd(factor)));
+    }
+  }
+}
+
 int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *attrs,
         void *workspace) {
   const auto &a = *reinterpret_cast<const ty_conv2d_quantized_attrs *>(attrs);
@@ -280,18 +301,8 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   d.weight = static_cast<const int8_t *>(inputs[1].data);
   int next = 2;
   const int32_t *given = a.has_bias ? static_cast<const int32_t *>(inputs[next++].data) : nullptr;
-  const double *factors = TY_FLOATS(&a, a.multipliers);
-  const uint32_t zero = static_cast<uint32_t>(q8_zero(uint8_t(), a.x_zero_point, is_signed));
-  float largest = 0;
-  for (int64_t c = 0; c < all; ++c) {
-    const int64_t at = ordered(c);
-    uint32_t sum;
-    __builtin_memcpy(&sum, d.weight + (c / 64 * (d.fours + 1) + d.fours) * 256 + at % 64 * 4, 4);
-    const uint32_t own = c < s.c && given != nullptr ? static_cast<uint32_t>(given[c]) : 0;
-    bias[at] = static_cast<int32_t>(own - zero * sum);
-    multiplier[at] = c < s.c ? static_cast<float>(factors[a.multipliers.count > 1 ? c : 0]) : 0.0f;
-    largest = multiplier[at] > largest ? multiplier[at] : largest;
-  }
+  const int32_t zero = q8_zero(uint8_t(), a.x_zero_point, is_signed);
+  fill_tables(d, s.c, given, a, zero, bias, multiplier);
   int64_t height = s.h, width = s.w;
   d.x = static_cast<const uint8_t *>(inputs[0].data);
   if (is_signed || s.top + s.left + s.bottom + s.right > 0) {
@@ -319,7 +330,7 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
     d.residual.zero_point = q8_zero(uint8_t(), a.residual_zero_point, d.residual.is_signed);
   }
   // Below a half, any sum times its multiplier is an int32.
-  d.narrow = q8_narrow(d.store, largest < 0.5f && !a.has_residual);
+  d.narrow = q8_narrow(d.store, q8_largest(multiplier, all) < 0.5f && !a.has_residual);
   d.pixel = s.sw * d.channels;
   d.row = s.sh * width * d.channels;
   d.image = height * width * d.channels;

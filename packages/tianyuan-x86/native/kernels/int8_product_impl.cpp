@@ -315,11 +315,10 @@ void q8_run(const ty_ctx *ctx, const Q8Plan &given) {
   Q8Plan p = given;
   const int64_t pixels = p.n * p.oh * p.ow;
   if (pixels <= 0 || p.o <= 0) return;
-  float largest = 0;
-  for (int64_t o = 0; o < p.o; ++o) largest = p.multiplier[o] > largest ? p.multiplier[o] : largest;
   // Below a half, any sum times its multiplier is an int32.
-  p.narrow = q8_narrow(p.store, largest < 0.5f && p.residual.data == nullptr &&
-                                    p.w_zero == nullptr && p.floats == nullptr);
+  p.narrow =
+      q8_narrow(p.store, q8_largest(p.multiplier, p.o) < 0.5f && p.residual.data == nullptr &&
+                             p.w_zero == nullptr && p.floats == nullptr);
   // A piece's rows should stay in the first caches while the weights of its outputs pass by.
   const int64_t bytes = p.k4 * 4 * static_cast<int64_t>(sizeof(Operand));
   int64_t chunk = 96 * 1024 / (bytes + 1) / WHOLE_ROWS * WHOLE_ROWS;
@@ -358,29 +357,53 @@ void q8_pack(const ty_ctx *ctx, int8_t *to, const int8_t *from, const Q8Form &fo
 }
 
 void q8_fill_columns(const Q8Columns &to, const Q8Given &g) {
-  for (int64_t o = 0; o < g.o + 16; ++o) {
-    const bool inside = o < g.o;
-    to.bias[o] = inside && g.bias != nullptr ? g.bias[o] : 0;
-    to.multiplier[o] =
-        inside ? static_cast<float>(g.multipliers[g.n_multipliers > 1 ? o : 0]) : 1.0f;
-    if (to.w_zero != nullptr)
-      to.w_zero[o] =
-          inside ? static_cast<int32_t>(g.w_zeros[g.n_w_zeros > 1 ? o : 0]) + g.w_shift : 0;
+  if (g.bias != nullptr)
+    __builtin_memcpy(to.bias, g.bias, static_cast<size_t>(4 * g.o));
+  else
+    __builtin_memset(to.bias, 0, static_cast<size_t>(4 * g.o));
+  if (g.n_multipliers > 1) {
+    for (int64_t o = 0; o < g.o; ++o) to.multiplier[o] = static_cast<float>(g.multipliers[o]);
+  } else {
+    const float one = static_cast<float>(g.multipliers[0]);
+    for (int64_t o = 0; o < g.o; ++o) to.multiplier[o] = one;
   }
+  if (to.w_zero != nullptr)
+    for (int64_t o = 0; o < g.o; ++o)
+      to.w_zero[o] = static_cast<int32_t>(g.w_zeros[g.n_w_zeros > 1 ? o : 0]) + g.w_shift;
+  for (int64_t o = g.o; o < g.o + 16; ++o) {
+    to.bias[o] = 0;
+    to.multiplier[o] = 0.0f;
+    if (to.w_zero != nullptr) to.w_zero[o] = 0;
+  }
+}
+
+float q8_largest(const float *multiplier, int64_t o) {
+  vf found = vset1(0.0f);
+  for (int64_t at = 0; at < o; at += TY_VF) found = vmax_fast(found, vload(multiplier + at));
+  alignas(64) float lanes[TY_VF];
+  vstore(lanes, found);
+  float largest = 0;
+  for (int i = 0; i < TY_VF; ++i) largest = lanes[i] > largest ? lanes[i] : largest;
+  return largest;
 }
 
 void q8_fold_zero(int32_t *bias, const int32_t *w_zero, const int8_t *weight, int64_t o, int64_t k4,
                   int64_t terms, int32_t x_zero) {
   if (x_zero == 0) return;
-  // Sums wrap around as the definition has it, so they are taken without sign.
-  const uint32_t zero = static_cast<uint32_t>(x_zero);
-  for (int64_t at = 0; at < o; ++at) {
+  // Sums behind the last output are zero, and change nothing of what follows.
+  for (int64_t at = 0; at < o; at += 16) {
     const int8_t *sums = weight + at / 16 * (k4 + 1) * 64 + k4 * 64;
-    const uint32_t sum = static_cast<uint32_t>(load32(sums + at % 16 * 4));
-    uint32_t found = static_cast<uint32_t>(bias[at]) - zero * sum;
-    if (w_zero != nullptr)
-      found += zero * static_cast<uint32_t>(w_zero[at]) * static_cast<uint32_t>(terms);
-    bias[at] = static_cast<int32_t>(found);
+    for (int i = 0; i < 16; i += TY_VF) {
+      const vi sum = vi_load(static_cast<const int32_t *>(static_cast<const void *>(sums + 4 * i)));
+      vi_store(bias + at + i, vi_sub(vi_load(bias + at + i), vi_mul(sum, vi_set1(x_zero))));
+    }
+  }
+  if (w_zero == nullptr) return;
+  // Sums wrap around as the definition has it, so they are taken without sign.
+  const uint32_t factor = static_cast<uint32_t>(x_zero) * static_cast<uint32_t>(terms);
+  for (int64_t at = 0; at < o; ++at) {
+    const uint32_t more = factor * static_cast<uint32_t>(w_zero[at]);
+    bias[at] = static_cast<int32_t>(static_cast<uint32_t>(bias[at]) + more);
   }
 }
 

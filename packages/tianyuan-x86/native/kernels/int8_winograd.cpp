@@ -104,10 +104,11 @@ TY_INLINE int32_t pair_at(const int16_t *from) {
   return found;
 }
 
-// Products of one frequency: MR tiles, NR blocks of 16 outputs. Tiles of m are [NR][36][16].
+// Products of one frequency: MR tiles, NR blocks of 16 outputs. Tiles of m are [NR][36][16]. What
+// lies `ahead` bytes behind the weights is fetched into the second-level cache.
 template <int MR, int NR>
 void products(const int16_t *v, int64_t v_row, const int8_t *u, int64_t panel, int64_t pairs,
-              const int32_t *start, int32_t *m) {
+              int64_t ahead, const int32_t *start, int32_t *m) {
   enum { N = NR * Q8_PARTS };
   vi sums[MR][N];
 #pragma GCC unroll 8
@@ -121,6 +122,9 @@ void products(const int16_t *v, int64_t v_row, const int8_t *u, int64_t panel, i
     for (int n = 0; n < N; ++n)
       weight[n] = vi_load(static_cast<const int32_t *>(static_cast<const void *>(
           u + n / Q8_PARTS * panel + n % Q8_PARTS * static_cast<int>(sizeof(vi)))));
+#pragma GCC unroll 4
+    for (int n = 0; n < NR; ++n)
+      _mm_prefetch(reinterpret_cast<const char *>(u + n * panel + ahead), _MM_HINT_T1);
 #pragma GCC unroll 8
     for (int r = 0; r < MR; ++r) {
       const vi pair = vi_set1(pair_at(v + r * v_row + 2 * k));
@@ -135,7 +139,7 @@ void products(const int16_t *v, int64_t v_row, const int8_t *u, int64_t panel, i
       vi_store(m + (r * NR + n / Q8_PARTS) * TILE_PRODUCTS / 4 + n % Q8_PARTS * TY_VF, sums[r][n]);
 }
 
-typedef void (*Products)(const int16_t *, int64_t, const int8_t *, int64_t, int64_t,
+typedef void (*Products)(const int16_t *, int64_t, const int8_t *, int64_t, int64_t, int64_t,
                          const int32_t *, int32_t *);
 #if TY_VF == 16
 const Products by_rows[3][MAX_ROWS] = {
@@ -164,8 +168,8 @@ void multiply(const Wino &w, const int16_t *v, int64_t tiles, int64_t o_block, i
     const int32_t *start = f == WINO_ONES ? w.start + o_block * 16 : nullptr;
     for (int64_t tile = 0; tile < tiles; tile += rows)
       by_rows[blocks / 2][q8_lesser(rows, tiles - tile) - 1](
-          v + f * w.v_step + tile * w.v_row, w.v_row, u + f * w.pairs * 64, w.panel, w.pairs, start,
-          m + tile * blocks * (TILE_PRODUCTS / 4) + f * 16);
+          v + f * w.v_step + tile * w.v_row, w.v_row, u + f * w.pairs * 64, w.panel, w.pairs,
+          tile == 0 ? w.pairs * 64 : 0, start, m + tile * blocks * (TILE_PRODUCTS / 4) + f * 16);
   }
 }
 
@@ -341,11 +345,9 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
     w.residual = {static_cast<const uint8_t *>(inputs[next].data), inputs[next].dtype == TY_INT8,
                   static_cast<int32_t>(a.residual_zero_point),
                   static_cast<float>(a.residual_multiplier)};
-  float largest = 0;
-  for (int64_t o = 0; o < s.o; ++o)
-    largest = columns.multiplier[o] > largest ? columns.multiplier[o] : largest;
   // Below a quarter of 2^32 each, the two terms of a result add up to an int32.
-  w.narrow = q8_narrow(w.store, largest < 0.25f && w.residual.multiplier < 1e6f);
+  w.narrow = q8_narrow(w.store,
+                       q8_largest(columns.multiplier, s.o) < 0.25f && w.residual.multiplier < 1e6f);
   w.y = static_cast<uint8_t *>(outputs[0].data);
   w.y_pixel = q8_channels(s.o);
   const int64_t v_bytes = WINO_FREQUENCIES * w.v_step * 2;
