@@ -98,7 +98,8 @@ void run_pointwise(const Pointwise &p, const float *x, float *y, const float *re
     tile.a = x + begin * VF;
     out.y = y + block * y_block + begin * VF;
     out.residual = residual ? residual + block * y_block + begin * VF : nullptr;
-    tile_of(TILE_BLOCK, 1, static_cast<int>(count), vectors)(&tile);
+    tile_of(TILE_BLOCK, 1, static_cast<int>(count), vectors,
+            p.o - (block + vectors - 1) * VF)(&tile);
     if (!finishes) finish_pixels(p.epilogue, out, acc, vectors, count, p.o - block * VF);
   }
 }

@@ -148,7 +148,8 @@ void run_pixels(Pass *pass, const Pixels &s) {
     pass->out.y = p.y + at;
     pass->out.residual = p.residual ? p.residual + at : nullptr;
   }
-  tile_of(kind, s.halves, static_cast<int>(s.width * s.halves), pass->vectors)(&pass->tile);
+  tile_of(kind, s.halves, static_cast<int>(s.width * s.halves), pass->vectors,
+          p.o - (pass->block + pass->vectors - 1) * VF)(&pass->tile);
   if (pass->tile.out) return;
   if (p.y_blocked)
     store_blocked(pass->tile.c, p, s, pass->item.image, pass->block, pass->vectors);

@@ -47,8 +47,9 @@ struct TileArgs {
 typedef void (*TileRun)(const TileArgs *);
 
 // Tile of `rows` rows and `vectors` vectors. `halves` is 1, or 2 where the rows are two runs of
-// rows / 2 that lie a_row apart (not for TILE_STRIDED).
-TileRun tile_of(TileKind kind, int halves, int rows, int vectors);
+// rows / 2 that lie a_row apart (not for TILE_STRIDED). Where `lanes`, of the last vector, is no
+// more than half of VF, the others may be taken for zeros, which costs less.
+TileRun tile_of(TileKind kind, int halves, int rows, int vectors, int64_t lanes = VF);
 
 // Transposes VF vectors of VF lanes.
 TY_INLINE void vtranspose(vf *r) {
