@@ -14,27 +14,57 @@ struct Grouped {
   Epilogue epilogue;
 };
 
-// A block of outputs: the input channels [first, first + count) and the weight's first vector.
+// The input channels [first, first + count) of the groups of some outputs.
 struct Reach {
-  int64_t first, count, weight;
+  int64_t first, count;
+};
+
+// One block of outputs or two that reach the same inputs, and the weight's first vector.
+struct Job {
+  int64_t block, vectors, weight;
+  Reach reach;
 };
 
 enum { CHUNK = 8 * TILE_ROWS };  // pixels of one piece of work
+enum { HALF = VF / 2, LISTS = 3 };
 
-Reach reach_of(const Grouped &g, int64_t block) {
+Reach reach_of(const Grouped &g, int64_t begin, int64_t end) {
   const int64_t inputs = g.c / g.groups, outputs = g.o / g.groups;
-  Reach reach = {0, 0, 0};
-  for (int64_t at = 0; at <= block; ++at) {
-    reach.weight += reach.count;
-    const int64_t last = lesser(g.o, (at + 1) * VF) - 1;
-    const int64_t group = at * VF / outputs;
-    reach.first = group * inputs;
-    reach.count = (last / outputs + 1 - group) * inputs;
-  }
-  return reach;
+  const int64_t group = begin / outputs, last = (lesser(g.o, end) - 1) / outputs;
+  return {group * inputs, (last + 1 - group) * inputs};
 }
 
-int64_t segments_per_block(const Grouped &g) { return ceil_div(g.c, VF) + 1; }
+bool same(const Reach &a, const Reach &b) { return a.first == b.first && a.count == b.count; }
+
+int64_t fill_jobs(Job *jobs, const Grouped &g) {
+  int64_t count = 0, weight = 0;
+  for (int64_t block = 0; block * VF < g.o; ++block) {
+    const Reach reach = reach_of(g, block * VF, (block + 1) * VF);
+    if (count && jobs[count - 1].vectors == 1 && same(jobs[count - 1].reach, reach))
+      jobs[count - 1].vectors = 2;
+    else
+      jobs[count++] = {block, 1, weight, reach};
+    weight += reach.count;
+  }
+  return count;
+}
+
+// Halves of a block that reach different groups are summed apart, so that fewer of their weights
+// are zeros.
+struct Halves {
+  bool apart;
+  Reach reach[2];
+};
+
+Halves halves_of(const Grouped &g, const Job &job) {
+  const int64_t begin = job.block * VF, middle = begin + HALF;
+  if (VF != 16 || job.vectors != 1 || middle >= g.o) return {false, {}};
+  const Reach low = reach_of(g, begin, middle), high = reach_of(g, middle, begin + VF);
+  return {!same(low, high), {low, high}};
+}
+
+// Lists of segments: of a block, and of its halves.
+int64_t segments_per_list(const Grouped &g) { return ceil_div(g.c, VF) + 1; }
 
 // Runs of input channels inside blocks of the image, in the order of the weight's vectors.
 int64_t fill_segments(TileSegment *to, const Grouped &g, const Reach &reach) {
@@ -70,53 +100,98 @@ void store_block(const Grouped &g, const float *acc, int64_t step, int64_t image
     store_pixels(g, e, acc, step, at, count, bias, valid);
 }
 
-struct Segments {
-  const TileSegment *data;
-  int64_t count;
-};
+// Whether a tile may finish its sums itself, as zeros behind the last channel stay zeros then.
+bool begin_out(const Grouped &g, const Job &job, TileOut *out) {
+  const Epilogue bounds = as_clip(g.epilogue);
+  out->next = g.pixels * VF;
+  out->lower = bounds.lower;
+  out->upper = bounds.upper;
+  for (int64_t v = 0; v < job.vectors && g.bias; ++v) {
+    const int64_t channel = (job.block + v) * VF;
+    vstore(out->bias + v * VF, vload_tail(g.bias + channel, vtail_of(g.o - channel)));
+  }
+  return bounds.activation == ACT_CLIP && bounds.lower <= 0.0f && bounds.upper >= 0.0f;
+}
 
-// Pixels [begin, end) of one image, for one block of outputs or two that reach the same inputs.
-void run_piece(const Grouped &g, const Reach &reach, const Segments &segments, int64_t image,
-               int64_t block, int vectors, int64_t begin, int64_t end) {
+int64_t count_segments(const TileSegment *segments, const Reach &reach) {
+  int64_t count = 0;
+  for (int64_t k = 0; k < reach.count; ++count) k += segments[count].count;
+  return count;
+}
+
+// Sums of both halves of a block, each over its own inputs, side by side in `tile->c`.
+void sum_halves(TileArgs *tile, const Job &job, const Halves &halves, const TileSegment *segments,
+                int64_t stride, int64_t rows) {
+  alignas(64) float high[TILE_ROWS * VF];
+  const float *weight = tile->b;
+  float *const low = tile->c;
+  for (int half = 0; half < 2; ++half) {
+    const Reach &reach = halves.reach[half];
+    tile->b = weight + (reach.first - job.reach.first) * VF + half * HALF;
+    tile->segments = segments + (1 + half) * stride;
+    tile->n_segments = count_segments(tile->segments, reach);
+    tile->c = half ? high : low;
+    tile_of(TILE_BLOCK, 1, static_cast<int>(rows), 1, HALF)(tile);
+  }
+  tile->b = weight;
+  tile->c = low;
+  for (int64_t i = 0; i < rows; ++i)
+    memcpy(low + i * VF + HALF, high + i * VF, HALF * sizeof(float));
+}
+
+// Pixels [begin, end) of one image.
+void run_piece(const Grouped &g, const Job &job, const TileSegment *segments, int64_t stride,
+               int64_t image, int64_t begin, int64_t end) {
   alignas(64) float acc[TILE_ROWS * TILE_LANES];
+  const int vectors = static_cast<int>(job.vectors);
+  const Halves halves = halves_of(g, job);
   TileArgs tile = {};
-  tile.b = g.weight + reach.weight * VF;
-  tile.b_next = reach.count * VF;
-  tile.segments = segments.data;
-  tile.n_segments = segments.count;
+  tile.b = g.weight + job.weight * VF;
+  tile.b_next = job.reach.count * VF;
+  tile.segments = segments;
+  tile.n_segments = count_segments(segments, job.reach);
   tile.a_step = 1;
   tile.b_step = VF;
   tile.c = acc;
+  const int64_t lanes = g.o - (job.block + vectors - 1) * VF;
   const float *x = g.x + image * ceil_div(g.c, VF) * g.pixels * VF;
+  const int64_t plane = (image * ceil_div(g.o, VF) + job.block) * g.pixels * VF;
+  TileOut out = {};
+  const bool finishes = !halves.apart && begin_out(g, job, &out);
   for (int64_t at = begin; at < end; at += TILE_ROWS) {
     const int64_t rows = lesser(TILE_ROWS, end - at);
     tile.a = x + at * VF;
-    tile_of(TILE_BLOCK, 1, static_cast<int>(rows), vectors)(&tile);
-    for (int v = 0; v < vectors; ++v)
-      store_block(g, acc + v * VF, vectors * VF, image, block + v, at, rows);
+    if (halves.apart) {
+      sum_halves(&tile, job, halves, segments, stride, rows);
+    } else {
+      out.y = g.y + plane + at * VF;
+      out.residual = g.residual ? g.residual + plane + at * VF : nullptr;
+      tile.out = finishes ? &out : nullptr;
+      tile_of(TILE_BLOCK, 1, static_cast<int>(rows), vectors, lanes)(&tile);
+    }
+    for (int v = 0; v < vectors && !tile.out; ++v)
+      store_block(g, acc + v * VF, vectors * VF, image, job.block + v, at, rows);
   }
 }
 
 int run(const ty_ctx *ctx, const Grouped &g, void *workspace) {
   const int64_t blocks = ceil_div(g.o, VF), chunks = ceil_div(g.pixels, CHUNK);
-  const int64_t pairs = ceil_div(blocks, 2), stride = segments_per_block(g);
-  TileSegment *table = static_cast<TileSegment *>(workspace);
-  for (int64_t block = 0; block < blocks; ++block)
-    fill_segments(table + block * stride, g, reach_of(g, block));
-  ty_parallel(ctx, g.n * pairs * chunks, 1, [&](int64_t begin, int64_t end, int32_t) {
+  const int64_t stride = segments_per_list(g);
+  Job *const jobs = static_cast<Job *>(workspace);
+  TileSegment *const table = reinterpret_cast<TileSegment *>(jobs + blocks);
+  const int64_t count = fill_jobs(jobs, g);
+  for (int64_t at = 0; at < count; ++at) {
+    TileSegment *lists = table + at * LISTS * stride;
+    const Halves halves = halves_of(g, jobs[at]);
+    fill_segments(lists, g, jobs[at].reach);
+    for (int half = 0; half < 2 && halves.apart; ++half)
+      fill_segments(lists + (1 + half) * stride, g, halves.reach[half]);
+  }
+  ty_parallel(ctx, g.n * count * chunks, 1, [&](int64_t begin, int64_t end, int32_t) {
     for (int64_t at = begin; at < end; ++at) {
-      const int64_t first = at / chunks % pairs * 2, image = at / chunks / pairs;
-      const int64_t from = at % chunks * CHUNK, to = lesser(g.pixels, from + CHUNK);
-      for (int64_t block = first; block < lesser(blocks, first + 2);) {
-        const Reach reach = reach_of(g, block), next = reach_of(g, block + 1);
-        const bool both = block == first && block + 1 < blocks && next.first == reach.first &&
-                          next.count == reach.count;
-        Segments segments = {table + block * stride, 0};
-        for (int64_t k = 0; k < reach.count; ++segments.count)
-          k += segments.data[segments.count].count;
-        run_piece(g, reach, segments, image, block, both ? 2 : 1, from, to);
-        block += both ? 2 : 1;
-      }
+      const int64_t job = at / chunks % count, from = at % chunks * CHUNK;
+      run_piece(g, jobs[job], table + job * LISTS * stride, stride, at / chunks / count, from,
+                lesser(g.pixels, from + CHUNK));
     }
   });
   return 0;

@@ -102,8 +102,8 @@ def _cost(lanes: int, call: Call) -> float:
 
 def _workspace(lanes: int, call: Call) -> int:
     g = geo.geometry(call)
-    record = 24  # bytes of a TileSegment
-    return -(-g.o // lanes) * (-(-g.c // lanes) + 1) * record
+    job, segment, lists = 40, 24, 3  # bytes of a Job and a TileSegment, LISTS of conv_grouped.cpp
+    return -(-g.o // lanes) * (job + lists * (-(-g.c // lanes) + 1) * segment)
 
 
 def kernels(tier: Tier) -> list[Kernel]:
