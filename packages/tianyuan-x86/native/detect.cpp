@@ -80,6 +80,7 @@ constexpr uint32_t needs_avx2 =
 constexpr uint32_t needs_avx512 = needs_avx2 | TY_X86_AVX512F | TY_X86_AVX512BW | TY_X86_AVX512DQ |
                                   TY_X86_AVX512VL | TY_X86_OS_ZMM;
 constexpr uint32_t needs_vnni = needs_avx512 | TY_X86_AVX512_VNNI;
+constexpr uint32_t needs_bf16 = needs_vnni | TY_X86_AVX512_BF16;
 
 }  // namespace
 
@@ -96,6 +97,8 @@ bool has_tier(const char *name) {
     needed = needs_avx512;
   } else if (strcmp(name, "vnni") == 0) {
     needed = needs_vnni;
+  } else if (strcmp(name, "bf16") == 0) {
+    needed = needs_bf16;
   } else {
     return false;
   }

@@ -14,6 +14,8 @@ from .op import Op, Specs
 from .records import record
 
 PLAIN = "plain"  # C-contiguous over the logical shape
+FULL, BF16 = "full", "bf16"  # precisions: that of the operands' dtype, or bfloat16 for float32
+PRECISIONS = (FULL, BF16)
 SAME = "same"  # any one layout, shared by all inputs and outputs of the full shape
 
 
@@ -132,6 +134,8 @@ class Kernel:
         reproducible: whether the result depends neither on thread count nor on batch.
         tolerance: largest error over the largest magnitude of the result, where the method errs
             more than summing in another order does, as Winograd's; None for all others.
+        precision: ``bf16`` where float32 operands are rounded to bfloat16 before they are multiplied
+            or stored, which serves only programs that permit it; ``full`` for all others.
         is_reference: set for references only, which are the last resort.
         backend: filled in by the registry: which plugin brought it.
 
@@ -153,6 +157,7 @@ class Kernel:
     inplace: tuple[tuple[int, int], ...] = ()
     reproducible: bool = True
     tolerance: float | None = None
+    precision: str = FULL
     is_reference: bool = False
     backend: str = ""
 
@@ -178,6 +183,8 @@ class Layout:
         trailing: extents that the last axes of the logical shape must have, as (3, 3).
         exact: whether the elements are the value's own; False where they are transformed, so that
             ``unpack`` only comes close to what was packed.
+        tolerance: largest error of ``unpack`` after ``pack`` over the largest magnitude, where the
+            elements are rounded.
 
     >>> columns = Layout(
     ...     "columns", 2, extents=lambda shape: shape[::-1],
@@ -195,6 +202,7 @@ class Layout:
     padding: str = "zero"
     trailing: shapes.Shape = ()
     exact: bool = True
+    tolerance: float = 0.0
 
 
 @record()

@@ -12,11 +12,11 @@ from . import config
 from .device import device_kind, install_count
 from .dtypes import DType
 from .errors import BackendError, DeviceError, KernelError, PluginError
-from .kernel import Call, DeviceSpec, Kernel, Layout
+from .kernel import FULL, Call, DeviceSpec, Kernel, Layout
 from .op import Op
 
 MAX_DIMS = 8  # of tensors that the C ABI can describe
-ISA_ORDER = ("any", "avx2", "avx512", "vnni", "amx")
+ISA_ORDER = ("any", "avx2", "avx512", "vnni", "bf16", "amx")
 
 
 @dataclass
@@ -331,6 +331,9 @@ def select(call: Call, device: str = "cpu", plain_only: bool = True) -> Selectio
 def _select(call: Call, device: str, plain_only: bool) -> Selection:
     served, refused = supporting(call, device)
     for kernel in served:
+        if kernel.precision != FULL:
+            refused.append((kernel.name, f"computes in {kernel.precision}, eagerly is {FULL}"))
+            continue
         names = (*kernel.layouts.inputs, *kernel.layouts.outputs)
         if not plain_only or all(name in ("plain", "same") for name in names):
             return Selection(kernel, tuple(refused))

@@ -18,7 +18,7 @@ struct Band {
   uint64_t used;                    // bit (row % sh) * sw + phase: some tap reads it
 };
 
-inline int64_t pixel_floats(const ConvPlan &p) { return p.x_blocked ? VF : 1; }
+inline int64_t pixel_floats(const ConvPlan &p) { return p.x_blocked ? BLOCK_WORDS : 1; }
 inline int64_t source_planes(const ConvPlan &p) { return p.x_blocked ? ceil_div(p.c, VF) : p.c; }
 
 inline void find_spans(const ConvPlan &p, Band *b) {
@@ -120,11 +120,19 @@ inline void copy_row_plain(float *to, const float *from, int64_t w, int64_t firs
   for (; i < count; ++i) to[i] = 0.0f;
 }
 
+TY_INLINE void copy_pixel(float *to, const float *from) {
+#if defined(__AVX512BF16__)
+  _mm256_storeu_ps(to, from ? _mm256_loadu_ps(from) : _mm256_setzero_ps());
+#else
+  vstore(to, from ? vload(from) : vzero());
+#endif
+}
+
 inline void copy_row_blocked(float *to, const float *from, int64_t w, int64_t first, int64_t step,
                              int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     const int64_t at = first + i * step;
-    vstore(to + i * VF, at >= 0 && at < w ? vload(from + at * VF) : vzero());
+    copy_pixel(to + i * BLOCK_WORDS, at >= 0 && at < w ? from + at * BLOCK_WORDS : nullptr);
   }
 }
 

@@ -10,8 +10,9 @@ from tianyuan.errors import PluginError
 from tianyuan.kernel import CFunction, Kernel
 
 LANES = {"avx2": 8, "avx512": 16}  # float32 lanes of a vector; worst tier first
-ORDER = (*LANES, "vnni")  # all tiers; from vnni on, only kernels on 8-bit integers
+ORDER = (*LANES, "vnni", "bf16")  # all tiers; vnni has integer kernels only, bf16 those of pairs
 INT8_TIERS = ("avx2", "vnni")
+BF16_TIERS = ("bf16",)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import click
 
 from .. import __version__
 from ..errors import TianyuanError
+from ..kernel import FULL, PRECISIONS
 
 
 class _Commands(click.Group):
@@ -61,6 +62,10 @@ def quickstart(data: Path | None, epochs: int | None, output: Path, seed: int) -
 _MODEL = click.argument("model", type=click.Path(dir_okay=False, path_type=Path))
 _BACKEND = click.option("--backend", help="Backend whose kernels serve the model.")
 _THREADS = click.option("--threads", type=click.IntRange(1), help="Threads per run.")
+_PRECISION = click.option(
+    "--precision", type=click.Choice(PRECISIONS), default=FULL, show_default=True,
+    help="bf16 permits kernels that round float32 to bfloat16.",
+)  # fmt: skip
 _SIZES = click.option(
     "--size", "sizes", multiple=True, metavar="NAME=N", help="Size of a dynamic dimension."
 )
@@ -78,37 +83,40 @@ _SIZES = click.option(
 @click.option("--output", type=click.Path(path_type=Path), help="Write the outputs to this .npz.")
 @_BACKEND
 @_THREADS
+@_PRECISION
 def run(
     model: Path, inputs: tuple[str, ...], output: Path | None, backend: str | None,
-    threads: int | None,
+    threads: int | None, precision: str,
 ) -> None:  # fmt: skip
     """Run MODEL on arrays from .npy files."""
     from .models import run_model
 
-    run_model(model, inputs, output, backend, threads)
+    run_model(model, inputs, output, backend, threads, precision)
 
 
 @main.command()
 @_MODEL
 @_BACKEND
 @_THREADS
+@_PRECISION
 @_SIZES
 @click.option("--program", is_flag=True, help="Print the whole program as well.")
 @click.option("--roofline", is_flag=True, help="Run it and hold each step against the machine.")
 def explain(
-    model: Path, backend: str | None, threads: int | None, sizes: tuple[str, ...], program: bool,
-    roofline: bool,
+    model: Path, backend: str | None, threads: int | None, precision: str, sizes: tuple[str, ...],
+    program: bool, roofline: bool,
 ) -> None:  # fmt: skip
     """Show the kernel, layout and refusals of every step of MODEL."""
     from .models import explain_model
 
-    explain_model(model, backend, threads, sizes, program, roofline)
+    explain_model(model, backend, threads, sizes, program, roofline, precision)
 
 
 @main.command()
 @_MODEL
 @click.option("--backend", "backends", multiple=True, help="Backends to time, in turns.")
 @_THREADS
+@_PRECISION
 @_SIZES
 @click.option("--rounds", type=click.IntRange(1), default=50, show_default=True)
 @click.option("--steps/--no-steps", default=True, help="Show the time of each step.")
@@ -119,13 +127,13 @@ def explain(
     help="Draw the steps under the machine's roofline to this file.",
 )
 def bench(
-    model: Path, backends: tuple[str, ...], threads: int | None, sizes: tuple[str, ...],
-    rounds: int, steps: bool, page: Path | None,
+    model: Path, backends: tuple[str, ...], threads: int | None, precision: str,
+    sizes: tuple[str, ...], rounds: int, steps: bool, page: Path | None,
 ) -> None:  # fmt: skip
     """Time MODEL on random inputs: median, minimum, and a table per step."""
     from .models import bench_model
 
-    bench_model(model, backends, threads, sizes, rounds, steps, page)
+    bench_model(model, backends, threads, sizes, rounds, steps, page, precision)
 
 
 @main.command()

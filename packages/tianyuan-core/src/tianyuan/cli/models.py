@@ -14,6 +14,7 @@ import numpy as np
 from .. import jit, registry
 from ..graph.explain import format_program
 from ..jit.model import Model
+from ..kernel import FULL
 from ..utils.table import format_table
 
 
@@ -42,10 +43,10 @@ def _symbols(shape: Any) -> set[str]:
 
 def run_model(
     path: Path, inputs: Sequence[str], output: Path | None, backend: str | None,
-    threads: int | None,
+    threads: int | None, precision: str = FULL,
 ) -> None:  # fmt: skip
     """Run a model file on ``.npy`` files and print or store the outputs."""
-    model = jit.load(path, backend=backend, threads=threads)
+    model = jit.load(path, backend=backend, threads=threads, precision=precision)
     positional: list[np.ndarray] = []
     named: dict[str, Any] = {}
     for text in inputs:
@@ -91,10 +92,10 @@ def _read(file: str) -> np.ndarray:
 
 def explain_model(
     path: Path, backend: str | None, threads: int | None, sizes: Sequence[str], whole: bool,
-    roofline: bool,
+    roofline: bool, precision: str = FULL,
 ) -> None:  # fmt: skip
     """Print the explanation of a model file; its program and its roofline if asked for."""
-    model = jit.load(path, backend=backend, threads=threads)
+    model = jit.load(path, backend=backend, threads=threads, precision=precision)
     chosen = _sizes(model, sizes)
     click.echo(str(model.explain(**chosen)))
     if whole:
@@ -105,11 +106,13 @@ def explain_model(
 
 def bench_model(
     path: Path, backends: Sequence[str], threads: int | None, sizes: Sequence[str], rounds: int,
-    steps: bool, page: Path | None = None,
+    steps: bool, page: Path | None = None, precision: str = FULL,
 ) -> None:  # fmt: skip
     """Time a model file on each backend in turns; print medians and minima, draw the steps."""
     names: list[str | None] = list(backends) or [None]
-    models = {name: jit.load(path, backend=name, threads=threads) for name in names}
+    models = {
+        name: jit.load(path, backend=name, threads=threads, precision=precision) for name in names
+    }
     first = next(iter(models.values()))
     inputs = first.example_inputs(_sizes(first, sizes))
     for model in models.values():

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from .. import config
 from ..errors import AttrError
+from ..kernel import FULL, PRECISIONS
 
 HEURISTIC, PROFILE, REPRODUCIBLE = "heuristic", "profile", "reproducible"
 POLICIES = (HEURISTIC, PROFILE, REPRODUCIBLE)
@@ -39,9 +40,11 @@ class Options:
             as ``config`` says unless given.
         threads: how many threads the program is planned for.
         memory: compute values twice where that saves memory, or None.
+        precision: ``bf16`` permits kernels that round float32 operands to bfloat16; they compete
+            by cost with all others, and sums stay in float32. ``full`` leaves them out.
 
     Raises:
-        AttrError: where the policy is none of these.
+        AttrError: where the policy or the precision is none of these.
     """
 
     level: int = 2
@@ -49,10 +52,16 @@ class Options:
     policy: str = field(default_factory=config.policy)
     threads: int = 1
     memory: MemoryLimit | None = None
+    precision: str = FULL
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
             raise AttrError(
                 f"options: unknown policy, got {self.policy!r}, "
                 f"expected one of {', '.join(POLICIES)}"
+            )
+        if self.precision not in PRECISIONS:
+            raise AttrError(
+                f"options: unknown precision, got {self.precision!r}, "
+                f"expected one of {', '.join(PRECISIONS)}"
             )

@@ -9,7 +9,7 @@ from math import inf
 
 from .. import registry
 from ..errors import KernelError
-from ..kernel import PLAIN, SAME, Call, Kernel
+from ..kernel import FULL, PLAIN, SAME, Call, Kernel
 from ..op import TensorSpec
 from . import layouts, profiling
 from .graph import Graph, Node, Value
@@ -61,6 +61,8 @@ def _policy_refusal(kernel: Kernel, options: Options) -> str | None:
         return "not reproducible, which the policy asks for"
     if not options.winograd and "winograd" in kernel.name:
         return "Winograd is switched off"
+    if kernel.precision not in (FULL, options.precision):
+        return f"computes in {kernel.precision}, which the precision does not permit"
     return None
 
 

@@ -20,6 +20,7 @@ from ..graph.options import MemoryLimit, Options
 from ..graph.program import Program
 from ..imperative import dispatch, memory, monitor
 from ..imperative.tensor import Tensor
+from ..kernel import FULL
 from ..locks import ForkSafeLock
 from .tracer import Cell, HostInput
 
@@ -51,8 +52,10 @@ class CompiledGraph:
         level: int = 2,
         threads: int | None = None,
         memory: MemoryLimit | None = None,
+        precision: str = FULL,
     ) -> None:
         self._memory = memory
+        self._precision = precision
         self._device = device
         self._level = level
         self._threads = threads
@@ -69,6 +72,7 @@ class CompiledGraph:
             level=self._level,
             threads=self._threads or native.get_num_threads(),
             memory=self._memory,
+            precision=self._precision,
         )
 
     @property

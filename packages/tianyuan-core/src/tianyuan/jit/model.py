@@ -21,9 +21,11 @@ from ..graph.container import (
 )
 from ..graph.explain import Explanation, explain
 from ..graph.graph import Constant, Graph
+from ..graph.options import Options
 from ..graph.roofline import Roofline, measure_peaks, roofline
 from ..graph.serial import graph_from_json, graph_to_json
 from ..imperative.tensor import Tensor, wrap
+from ..kernel import FULL
 from ..op import TensorSpec
 from .compiled import CompiledGraph
 from .dumping import DumpResult
@@ -77,7 +79,12 @@ class Model:
     """
 
     def __init__(
-        self, graph: Graph, output_names: Sequence[str], backend: str | None, threads: int | None
+        self,
+        graph: Graph,
+        output_names: Sequence[str],
+        backend: str | None,
+        threads: int | None,
+        precision: str = FULL,
     ) -> None:
         self.backend = backend
         self.input_specs = {value.name: value.spec for value in graph.inputs}
@@ -85,7 +92,7 @@ class Model:
             name: value.spec for name, value in zip(output_names, graph.outputs, strict=True)
         }
         self._expected = tuple(self.input_specs.items())
-        self._compiled = CompiledGraph(graph, threads=threads)
+        self._compiled = CompiledGraph(graph, threads=threads, precision=precision)
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{name}: {spec}" for name, spec in self.input_specs.items())
@@ -229,6 +236,7 @@ def load(
     device: str = "cpu",
     backend: str | None = None,
     threads: int | None = None,
+    precision: str = FULL,
 ) -> Model:
     """Load a model file for a device.
 
@@ -238,8 +246,12 @@ def load(
         device: where it shall run.
         backend: which plugin's kernels serve it; the cheapest of all if None.
         threads: how many threads take part in a run; ``get_num_threads()`` if None.
+        precision: ``bf16`` permits kernels that round float32 operands to bfloat16 and sum in
+            float32, where the machine has them and they are faster; inputs and outputs keep their
+            dtypes. ``full`` computes in the dtypes of the file.
 
     Raises:
+        AttrError: where the precision is neither.
         FileNotFoundError: where there is no such file.
         ModelFormatError: where it is damaged, or newer than this core.
         BackendError: where the backend is not there; the message says why.
@@ -256,14 +268,15 @@ def load(
     registry.get_device_spec(parse_device(device))
     if parse_device(device) != "cpu":
         raise BackendError(f"load: device {device!r} cannot run programs, expected 'cpu'")
+    Options(precision=precision)  # refuses it before the file is read
     if backend is not None and backend not in registry.backends():
         raise BackendError(_why_missing(backend))
     if isinstance(path, (str, os.PathLike)) and os.fspath(path).endswith(".onnx"):
         from .. import onnx
 
-        return onnx.load_model(onnx.load(path), backend, threads)
+        return onnx.load_model(onnx.load(path), backend, threads, precision)
     graph, names = read_model(path)
-    return Model(graph, names, backend, threads)
+    return Model(graph, names, backend, threads, precision)
 
 
 def read_model(path: str | os.PathLike[str] | IO[bytes]) -> tuple[Graph, list[str]]:

@@ -16,9 +16,11 @@ from .. import shapes
 from ..errors import AttrError, TraceError
 from ..graph.explain import Explanation, explain, profile_of
 from ..graph.graph import Node, Value
+from ..graph.options import Options
 from ..graph.program import Program
 from ..imperative.state import state
 from ..imperative.tensor import Tensor, wrap
+from ..kernel import FULL
 from ..locks import ForkSafeLock
 from ..op import TensorSpec
 from . import pytree
@@ -66,6 +68,8 @@ class trace(Deployable):
         opt_level: 0 leaves results bit-equal to eager execution, 1 simplifies, 2 and more also
             fuse and choose layouts.
         imperative: whether calls run the body in Python, eagerly; ``dump`` still works.
+        precision: ``bf16`` permits compiled programs kernels that round float32 operands to
+            bfloat16; ``full`` leaves them out.
         dynamic_shapes: dimensions that may vary without a new trace, by argument name:
             ``{"x": {0: "batch"}}``. The body then runs at two sizes, to find where one is baked in.
         symbolic, symbolic_shape, without_host: without effect. Calls always run the compiled
@@ -110,6 +114,7 @@ class trace(Deployable):
         without_host: bool = False,
         imperative: bool = False,
         dynamic_shapes: DynamicShapes | None = None,
+        precision: str = FULL,
     ) -> None:
         if not callable(function):
             raise AttrError(f"trace: function is wrong, got {function!r}, expected a callable")
@@ -122,6 +127,7 @@ class trace(Deployable):
             "profiling": profiling, "opt_level": opt_level, "graph_opt_config": graph_opt_config,
             "symbolic_shape": symbolic_shape, "without_host": without_host,
             "imperative": imperative, "dynamic_shapes": dynamic_shapes,
+            "precision": Options(precision=precision).precision,
         }  # fmt: skip
         self._memory = memory_limit(sublinear_memory_config, dtr_config)
         self._function = function
@@ -354,7 +360,7 @@ class trace(Deployable):
         tracer = recording.tracer
         return CompiledGraph(
             recording.graph, tracer.cells, tracer.hosts, level=self._options["opt_level"],
-            memory=self._memory,
+            memory=self._memory, precision=self._options["precision"],
         )  # fmt: skip
 
     @staticmethod

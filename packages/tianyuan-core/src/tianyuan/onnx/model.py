@@ -18,6 +18,7 @@ from ..imperative.tensor import Tensor
 from ..jit.model import Model, as_input
 from ..jit.sizes import first_difference
 from ..jit.tracer import SymbolFixed, Tracer
+from ..kernel import FULL
 from ..op import TensorSpec
 from .build import ValueInfo
 from .dims import plain_symbols, read_extent
@@ -37,13 +38,15 @@ _OTHERS = (
 )  # fmt: skip
 
 
-def load_model(module: OnnxModule, backend: str | None, threads: int | None) -> Model:
+def load_model(
+    module: OnnxModule, backend: str | None, threads: int | None, precision: str = FULL
+) -> Model:
     """Return a module's graph as a model that runs compiled.
 
     Sizes that the file leaves open stay symbols where the graph is the same for every size;
     otherwise a graph is made for each combination of sizes that is met, and of the values of small
     inputs that decide sizes. A model whose shapes depend on other data runs eagerly, which a
-    warning says.
+    warning says; ``precision``, as ``jit.load`` takes it, means nothing to it.
 
     >>> import numpy as np, tianyuan as ty
     >>> ty.onnx.export(lambda x: x * 2, "double.onnx", ty.Tensor([1.0]))
@@ -58,14 +61,14 @@ def load_model(module: OnnxModule, backend: str | None, threads: int | None) -> 
         if _symbols(module):
             graph = symbolic_graph(module)
             if graph is None:
-                return SizedModel(module, backend, threads)
+                return SizedModel(module, backend, threads, precision)
         else:
             graph = trace_graph(module, {})
     except ValueNeededError:
-        return SizedModel(module, backend, threads)
+        return SizedModel(module, backend, threads, precision)
     except TraceError as error:
         return EagerModel(module, backend, threads, str(error))
-    return Model(graph, names, backend, threads)
+    return Model(graph, names, backend, threads, precision)
 
 
 def _is_plain(dtype: np.dtype | None) -> bool:
@@ -201,12 +204,15 @@ def sources(value: Value) -> set[str]:
 class SizedModel(Model):
     """A model with a graph of its own for each combination of input shapes and small values."""
 
-    def __init__(self, module: OnnxModule, backend: str | None, threads: int | None) -> None:
+    def __init__(
+        self, module: OnnxModule, backend: str | None, threads: int | None, precision: str = FULL
+    ) -> None:
         self.backend = backend
         self.input_specs = _declared(module, module.inputs)
         self.output_specs = _declared(module, module.outputs)
         self._module = module
         self._threads = threads
+        self._precision = precision
         self._valued: set[str] = set()
         self._lock = threading.Lock()
         self._models: OrderedDict[Any, Model] = OrderedDict()
@@ -260,7 +266,8 @@ class SizedModel(Model):
             except TraceError as error:
                 return EagerModel(self._module, self.backend, self._threads, str(error))
             else:
-                return Model(graph, list(self.output_specs), self.backend, self._threads)
+                names = list(self.output_specs)
+                return Model(graph, names, self.backend, self._threads, self._precision)
 
     def _arrays(self, inputs: Sequence[Any]) -> list[np.ndarray]:
         return [

@@ -33,17 +33,16 @@ def _slice(call: Call) -> str | None:
     return None
 
 
+REASONS = {"take": _take, "concat": _concat, "slice": _slice}
+
+
 def kernels(tier: Tier) -> list[Kernel]:
     """Return the channel kernels of a tier, which serve blocks of its own vector width."""
     blocked = activation_layout(tier.lanes)
-    image, floats = Layouts((blocked,), (blocked,)), ("float32",)
-    served = Layouts((blocked, PLAIN), (blocked,)), ("float32", "int32|int64")
     found = []
-    for op, supports, (layouts, dtypes) in (
-        ("take", _take, served),
-        ("concat", _concat, (image, floats)),
-        ("slice", _slice, (image, floats)),
-    ):
+    for op, supports in REASONS.items():
+        layouts = Layouts((blocked, PLAIN) if op == "take" else (blocked,), (blocked,))
+        dtypes = ("float32", "int32|int64") if op == "take" else ("float32",)
         kernel = tier.kernel(
             f"{op}_f32",
             "channels",

@@ -30,7 +30,8 @@ def _threads(call: Call, flops: float) -> float:
     return min(float(call.threads), max(1.0, flops / 1e6))
 
 
-def _whole_blocks(lanes: int, call: Call) -> str | None:
+def whole_blocks(lanes: int, call: Call) -> str | None:
+    """Refuse groups that share a block of ``lanes`` channels."""
     g = geo.geometry(call)
     if g.fills_blocks(lanes):
         return None
@@ -66,7 +67,7 @@ def _few_planes(call: Call) -> str | None:
     )
 
 
-def _epilogue_form(unbiased: bool, supports: Reason, call: Call) -> str | None:
+def epilogue_form(unbiased: bool, supports: Reason, call: Call) -> str | None:
     """Refuse the form of inputs that the other of a pair of kernels serves.
 
     The input after the weight is a bias in plain layout for the one, a residual for the other.
@@ -153,7 +154,7 @@ def _forward(tier: Tier, op: str, describe: Callable[..., Kernel]) -> list[Kerne
             "direct",
             image,
             weight,
-            partial(_whole_blocks, lanes),
+            partial(whole_blocks, lanes),
             partial(_direct_cost, lanes, False),
             _blocked(lanes, True),
         ),
@@ -216,7 +217,7 @@ def _blocked_pair(
         describe(
             name,
             layouts=Layouts((x, w, *rest), (image,)),
-            supports=partial(_epilogue_form, unbiased, supports),
+            supports=partial(epilogue_form, unbiased, supports),
             cost=cost,
             **more,
         )

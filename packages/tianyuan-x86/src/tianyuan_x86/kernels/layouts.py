@@ -113,7 +113,9 @@ def layouts() -> list[Layout]:
     return found
 
 
-def _serves(source: str, target: str) -> Callable[[Call], str | None]:
+def serves(source: str, target: str) -> Callable[[Call], str | None]:
+    """Return a ``supports`` that takes one kind of repacking."""
+
     def supports(call: Call) -> str | None:
         if (call.attrs.source, call.attrs.target) == (source, target):
             return None
@@ -142,7 +144,7 @@ def kernels(tier: Tier) -> list[Kernel]:
                     "relayout",
                     dtypes=("float32",),
                     layouts=Layouts((source,), (target,)),
-                    supports=_serves(source, target),
+                    supports=serves(source, target),
                     cost=_cost,
                 )
             )

@@ -34,7 +34,9 @@ def _row_bytes(call: Call) -> int:
     return max(1, call.threads) * width * 4
 
 
-def _window_cost(nanoseconds: float) -> Callable[[Call], float]:
+def window_cost(nanoseconds: float) -> Callable[[Call], float]:
+    """Return a cost function: memory traffic, and time for each value of each window."""
+
     def cost(call: Call) -> float:
         images = [spec.size for spec in (*call.inputs, *call.outputs)]
         window = 1.0
@@ -47,20 +49,23 @@ def _window_cost(nanoseconds: float) -> Callable[[Call], float]:
     return cost
 
 
-def _averages_images(call: Call) -> str | None:
+def averages_images(call: Call) -> str | None:
+    """Refuse all but the mean of images over both axes."""
     axes = tuple(int(axis) for axis in call.attrs.axes)
     if call.inputs[0].ndim != 4 or axes != (2, 3):
         return "serves the mean of images over (2, 3)"
     return None
 
 
-def _to_one_pixel(call: Call) -> str | None:
+def to_one_pixel(call: Call) -> str | None:
+    """Refuse all but pooling to one pixel."""
     if tuple(int(n) for n in call.attrs.size) != (1, 1):
         return "serves pooling to one pixel"
     return None
 
 
-def _average_cost(call: Call) -> float:
+def average_cost(call: Call) -> float:
+    """Return the seconds of averaging whole images."""
     return memory_cost(call) + START
 
 
@@ -83,13 +88,13 @@ def _plain(tier: Tier) -> list[Kernel]:
             "planes",
             op,
             dtypes=("float32",),
-            cost=_window_cost(nanoseconds),
+            cost=window_cost(nanoseconds),
             workspace=room,
         )
         for op, (room, nanoseconds) in rooms.items()
     ]
     return found + [
-        tier.kernel(f"{op}_f32", "planes", op, dtypes=("float32",), cost=_window_cost(1.0))
+        tier.kernel(f"{op}_f32", "planes", op, dtypes=("float32",), cost=window_cost(1.0))
         for op in without
     ]
 
@@ -100,7 +105,7 @@ def _blocked(tier: Tier) -> list[Kernel]:
     same = Layouts((blocked,), (blocked,))
     found = [
         tier.kernel(
-            f"{op}_f32", "blocked", op, dtypes=floats, layouts=same, cost=_window_cost(0.03)
+            f"{op}_f32", "blocked", op, dtypes=floats, layouts=same, cost=window_cost(0.03)
         )
         for op in ("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d")
     ]
@@ -113,8 +118,8 @@ def _blocked(tier: Tier) -> list[Kernel]:
             "mean",
             dtypes=floats,
             layouts=to_plain,
-            supports=_averages_images,
-            cost=_average_cost,
+            supports=averages_images,
+            cost=average_cost,
         ),
         tier.kernel(
             "adaptive_avg_pool2d_f32",
@@ -122,8 +127,8 @@ def _blocked(tier: Tier) -> list[Kernel]:
             "adaptive_avg_pool2d",
             dtypes=floats,
             layouts=to_plain,
-            supports=_to_one_pixel,
-            cost=_average_cost,
+            supports=to_one_pixel,
+            cost=average_cost,
         ),
     ]
 

@@ -1,0 +1,210 @@
+"""Know the physical forms of float32 values that are kept or multiplied in bfloat16.
+
+A word of 32 bits holds two neighbouring values, the first in its low half, and stands where a
+float32 would: a packed array is float32 in name and half as long along its last axis.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+from ml_dtypes import bfloat16
+from tianyuan.kernel import Layout
+from tianyuan.shapes import Shape
+
+IMAGE = "nchw16c_bf16"
+CONV_WEIGHT = "oihw16o2i_bf16"
+FIRST_WEIGHT = "ohw16o2wi_bf16"  # pairs run along a kernel's row, channels innermost
+MATRIX = "kn32n2k_bf16"  # second operand (K, N)
+MATRIX_TRANSPOSED = "nk32n2k_bf16"  # second operand (N, K)
+GROUPS = (2, 3, 4, 8)  # a layout knows its weight's shape alone, so each count has its own
+
+LANES = 16
+ROUNDING = 2.0**-8  # largest relative error of rounding to bfloat16
+# Largest error over the largest magnitude of a result whose operands and which itself are rounded.
+# Errors of products are independent, so those of a sum grow as the root of its length, as it does.
+TOLERANCE = 1.5e-2
+
+
+def grouped_layout(groups: int) -> str:
+    """Return the name of the layout of pointwise weights in groups that do not fill blocks."""
+    return f"g{groups}oi16o2i_bf16"
+
+
+def blocks(count: int) -> int:
+    """Return how many blocks hold ``count`` channels."""
+    return -(-count // LANES)
+
+
+def words(array: np.ndarray) -> np.ndarray:
+    """Return values rounded to bfloat16, two to a word along the last axis."""
+    rounded = np.ascontiguousarray(array, dtype=np.float32).astype(bfloat16)
+    found: np.ndarray = rounded.view(np.float32)
+    return found
+
+
+def values(array: np.ndarray) -> np.ndarray:
+    """Return the float32 values of words."""
+    return np.ascontiguousarray(array).view(bfloat16).astype(np.float32)
+
+
+def _padded(array: np.ndarray, *multiples: int) -> np.ndarray:
+    """Return the array with zeros behind its axes up to multiples."""
+    return np.pad(array, [(0, -n % m) for n, m in zip(array.shape, multiples, strict=True)])
+
+
+def _image_extents(shape: Shape) -> Shape:
+    n, c, h, w = shape
+    return (n, blocks(c), h, w, LANES // 2)
+
+
+def _pack_image(array: np.ndarray) -> np.ndarray:
+    n, c, h, w = array.shape
+    split = _padded(array, 1, LANES, 1, 1).reshape(n, blocks(c), LANES, h, w)
+    return words(split.transpose(0, 1, 3, 4, 2))
+
+
+def _unpack_image(array: np.ndarray, shape: Shape) -> np.ndarray:
+    n, c, h, w = shape
+    merged = values(array).transpose(0, 1, 4, 2, 3).reshape(n, -1, h, w)
+    return np.ascontiguousarray(merged[:, :c])
+
+
+def _weight_extents(shape: Shape) -> Shape:
+    o, i, h, w = shape
+    return (blocks(o), blocks(i), h, w, LANES // 2, LANES)
+
+
+def _pack_weight(array: np.ndarray) -> np.ndarray:
+    o, i, h, w = array.shape
+    padded = _padded(array, LANES, LANES, 1, 1)
+    split = padded.reshape(blocks(o), LANES, blocks(i), LANES // 2, 2, h, w)
+    return words(split.transpose(0, 2, 5, 6, 3, 1, 4))[..., 0]
+
+
+def _unpack_weight(array: np.ndarray, shape: Shape) -> np.ndarray:
+    o, i, h, w = shape
+    split = values(array[..., None]).transpose(0, 5, 1, 4, 6, 2, 3)
+    merged = split.reshape(array.shape[0] * LANES, array.shape[1] * LANES, h, w)
+    return np.ascontiguousarray(merged[:o, :i])
+
+
+def _first_extents(shape: Shape) -> Shape:
+    o, i, h, w = shape
+    return (blocks(o), h, -(-w * i // 2), LANES)
+
+
+def _pack_first(array: np.ndarray) -> np.ndarray:
+    o, i, h, w = array.shape
+    rows = array.transpose(0, 2, 3, 1).reshape(o, h, w * i)
+    if w * i % 2:
+        # The last value is paired with the one before it, which the pair before has met.
+        rows = np.concatenate([rows[..., :-1], np.zeros_like(rows[..., :1]), rows[..., -1:]], -1)
+    split = _padded(rows, LANES, 1, 1).reshape(blocks(o), LANES, h, -1, 2)
+    return words(split.transpose(0, 2, 3, 1, 4))[..., 0]
+
+
+def _unpack_first(array: np.ndarray, shape: Shape) -> np.ndarray:
+    o, i, h, w = shape
+    rows = values(array[..., None]).transpose(0, 3, 1, 2, 4).reshape(-1, h, array.shape[2] * 2)
+    if w * i % 2:
+        rows = np.concatenate([rows[..., :-2], rows[..., -1:]], -1)
+    return np.ascontiguousarray(rows[:o].reshape(o, h, w, i).transpose(0, 3, 1, 2))
+
+
+def reaches(groups: int, outputs: int) -> list[tuple[int, int]]:
+    """Return the first and end group that each block of outputs touches."""
+    width = -(-outputs // groups)
+    return [
+        (first // width, (min(first + LANES, outputs) - 1) // width + 1)
+        for first in range(0, outputs, LANES)
+    ]
+
+
+def grouped_vectors(groups: int, outputs: int) -> int:
+    """Return how many vectors over blocks of outputs there are for each input of a group."""
+    return sum(end - first for first, end in reaches(groups, outputs))
+
+
+def _grouped_extents(groups: int, shape: Shape) -> Shape:
+    o, i, h, w = shape
+    return (grouped_vectors(groups, int(o)), h, w, -(-i // 2), LANES)
+
+
+def _pack_grouped(groups: int, array: np.ndarray) -> np.ndarray:
+    o, i, h, w = array.shape
+    width = -(-o // groups)
+    found = np.zeros((grouped_vectors(groups, o), h, w, i + i % 2, LANES), np.float32)
+    at = 0
+    for block, (first, end) in enumerate(reaches(groups, o)):
+        for channel in range(block * LANES, min((block + 1) * LANES, o)):
+            place = found[at + channel // width - first, ..., channel - block * LANES]
+            place[..., :i] = array[channel].transpose(1, 2, 0)
+        at += end - first
+    return words(found.reshape(len(found), h, w, -1, 2, LANES).transpose(0, 1, 2, 3, 5, 4))[..., 0]
+
+
+def _unpack_grouped(groups: int, array: np.ndarray, shape: Shape) -> np.ndarray:
+    o, i, h, w = (int(n) for n in shape)
+    width = -(-o // groups)
+    merged = values(array[..., None]).transpose(0, 1, 2, 3, 5, 4).reshape(len(array), h, w, -1, 16)
+    found = np.empty((o, i, h, w), np.float32)
+    at = 0
+    for block, (first, end) in enumerate(reaches(groups, o)):
+        for channel in range(block * LANES, min((block + 1) * LANES, o)):
+            from_ = merged[at + channel // width - first, :, :, :i, channel - block * LANES]
+            found[channel] = from_.transpose(2, 0, 1)
+        at += end - first
+    return found
+
+
+def _matrix_extents(transposed: bool, shape: Shape) -> Shape:
+    n, k = shape if transposed else shape[::-1]
+    return (-(-n // (2 * LANES)), -(-k // 2), 2 * LANES)
+
+
+def _pack_matrix(transposed: bool, array: np.ndarray) -> np.ndarray:
+    rows = _padded(array if transposed else array.T, 2 * LANES, 2)
+    split = rows.reshape(-1, 2 * LANES, rows.shape[1] // 2, 2)
+    return words(split.transpose(0, 2, 1, 3))[..., 0]
+
+
+def _unpack_matrix(transposed: bool, array: np.ndarray, shape: Shape) -> np.ndarray:
+    n, k = shape if transposed else shape[::-1]
+    split = values(array[..., None]).transpose(0, 2, 1, 3)
+    rows = split.reshape(array.shape[0] * 2 * LANES, -1)[:n, :k]
+    return np.ascontiguousarray(rows if transposed else rows.T)
+
+
+def all_layouts() -> list[Layout]:
+    """Return the layouts of images and weights; what pads them is zero."""
+    forms = [
+        (IMAGE, 4, _image_extents, _pack_image, _unpack_image),
+        (CONV_WEIGHT, 4, _weight_extents, _pack_weight, _unpack_weight),
+        (FIRST_WEIGHT, 4, _first_extents, _pack_first, _unpack_first),
+    ]
+    forms += [
+        (
+            grouped_layout(groups),
+            4,
+            partial(_grouped_extents, groups),
+            partial(_pack_grouped, groups),
+            partial(_unpack_grouped, groups),
+        )
+        for groups in GROUPS
+    ]
+    forms += [
+        (
+            name,
+            2,
+            partial(_matrix_extents, transposed),
+            partial(_pack_matrix, transposed),
+            partial(_unpack_matrix, transposed),
+        )
+        for name, transposed in ((MATRIX, False), (MATRIX_TRANSPOSED, True))
+    ]
+    return [
+        Layout(name, ndim, extents, pack, unpack, exact=False, tolerance=ROUNDING)
+        for name, ndim, extents, pack, unpack in forms
+    ]

@@ -1,0 +1,96 @@
+"""Describe the convolutions that multiply in bfloat16 and sum in float32."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tianyuan.kernel import BF16, PLAIN, Call, Kernel, Layout, Layouts
+
+from .._tier import BF16_TIERS, Tier
+from . import _bf16 as b16
+from . import _conv_geometry as geo
+from .conv import epilogue_form, whole_blocks
+
+TIERS = BF16_TIERS
+
+_START = 1e-6  # seconds to enter a kernel and fill its tables
+_RATE = 2.0e11  # operations per second and thread inside a tile
+_FIRST_CHANNELS = 8
+_VALUES = 1.5e10  # bytes per second: read and written
+_RECORD = 24  # bytes of a TileSegment
+
+
+def layouts() -> list[Layout]:
+    """Return the layouts of values in bfloat16."""
+    return b16.all_layouts()
+
+
+def _first(call: Call) -> str | None:
+    g = geo.geometry(call)
+    if g.groups != 1 or not 1 < g.c * g.kw or g.c > _FIRST_CHANNELS:
+        return (
+            f"reads a plain input of one group of at most {_FIRST_CHANNELS} channels, and kernel "
+            f"rows of at least two values, got {g.c} channels in {g.groups} groups"
+        )
+    return None if g.dilation == (1, 1) else f"serves dilation 1, got {g.dilation}"
+
+
+def _cost(call: Call) -> float:
+    g = geo.geometry(call)
+    outputs = g.o // g.groups
+    padding = geo.round_up(outputs, b16.LANES) / max(outputs, 1)
+    moved = (call.outputs[0].nbytes + call.inputs[0].nbytes) / 2
+    seconds = g.flops * padding / _RATE + moved / _VALUES
+    return g.groups * _START + seconds / min(float(call.threads), max(1.0, g.flops / 1e6))
+
+
+def _direct_bytes(call: Call) -> int:
+    g = geo.geometry(call)
+    return geo.forward_bytes(g, b16.LANES, call.threads, blocked=True, packs=False, words=2)
+
+
+def _first_bytes(call: Call) -> int:
+    """Return the room for a table and a copy of the images with their padding, as pair_first_run."""
+    g = geo.geometry(call)
+    width = max((g.ow - 1) * g.stride[1] + g.kw, g.left + g.w)
+    height = (g.oh - 1) * g.stride[0] + g.kh
+    row = geo.round_up(width * g.c, 32)
+    return geo.round_up(2 * g.kh * _RECORD, 64) + 2 * g.n * height * row + 64
+
+
+def kernels(tier: Tier) -> list[Kernel]:
+    """Return the convolutions of a tier."""
+    found = []
+    for variant, x, w, supports, workspace in (
+        ("direct", b16.IMAGE, b16.CONV_WEIGHT, partial(whole_blocks, b16.LANES), _direct_bytes),
+        ("first", PLAIN, b16.FIRST_WEIGHT, _first, _first_bytes),
+    ):
+        common = {
+            "dtypes": ("float32",), "cost": _cost, "workspace": workspace,
+            "tolerance": b16.TOLERANCE, "precision": BF16,
+        }  # fmt: skip
+        found.append(
+            tier.kernel(
+                "conv2d_bf16",
+                variant,
+                "conv2d",
+                layouts=Layouts((x, w), (b16.IMAGE,)),
+                supports=supports,
+                **common,
+            )
+        )
+        for name, rest, unbiased in (
+            (variant, (PLAIN, b16.IMAGE), False),
+            (f"{variant}_unbiased", (b16.IMAGE,), True),
+        ):
+            found.append(
+                tier.kernel(
+                    "conv2d_fused_bf16",
+                    name,
+                    "conv2d_fused",
+                    layouts=Layouts((x, w, *rest), (b16.IMAGE,)),
+                    supports=partial(epilogue_form, unbiased, supports),
+                    **common,
+                )
+            )
+    return found

@@ -1,0 +1,39 @@
+"""Describe the kernels that bring images into bfloat16 and back."""
+
+from __future__ import annotations
+
+from tianyuan.kernel import BF16, PLAIN, Call, Kernel, Layouts
+
+from .._tier import BF16_TIERS, Tier
+from . import _bf16 as b16
+from .layouts import activation_layout, serves
+
+TIERS = BF16_TIERS
+
+
+def _cost(call: Call) -> float:
+    return 5e-7 + 1.5 * call.inputs[0].nbytes / 1.2e10
+
+
+def kernels(tier: Tier) -> list[Kernel]:
+    """Return the relayout kernels between plain images, blocks and blocks in bfloat16."""
+    blocked = activation_layout(b16.LANES)
+    return [
+        tier.kernel(
+            "relayout_bf16",
+            variant,
+            "relayout",
+            dtypes=("float32",),
+            layouts=Layouts((source,), (target,)),
+            supports=serves(source, target),
+            cost=_cost,
+            precision=BF16,
+            tolerance=b16.ROUNDING,
+        )
+        for variant, source, target in (
+            ("pack_nchw", PLAIN, b16.IMAGE),
+            ("unpack_nchw", b16.IMAGE, PLAIN),
+            ("narrow", blocked, b16.IMAGE),
+            ("widen", b16.IMAGE, blocked),
+        )
+    ]
