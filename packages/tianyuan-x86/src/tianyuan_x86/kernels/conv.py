@@ -49,7 +49,8 @@ def _few_channels(lanes: int, call: Call) -> str | None:
     return None if groups == 1 else f"serves 1 group, got {groups}"
 
 
-def _depthwise(call: Call) -> str | None:
+def depthwise(call: Call) -> str | None:
+    """Refuse all but one channel per group."""
     g = geo.geometry(call)
     if g.is_depthwise:
         return None
@@ -166,13 +167,13 @@ def _forward(tier: Tier, op: str, describe: Callable[..., Kernel]) -> list[Kerne
             partial(_direct_cost, lanes, False),
             _blocked(lanes, False),
         ),
-        ("depthwise", image, narrow, _depthwise, partial(_depthwise_cost, lanes, False), None),
+        ("depthwise", image, narrow, depthwise, partial(_depthwise_cost, lanes, False), None),
     ):
         found += _blocked_pair(op, describe, variant, (x, w, image), supports, cost, workspace)
     found.append(
         describe(
             "plain_depthwise",
-            supports=_depthwise,
+            supports=depthwise,
             cost=partial(_depthwise_cost, lanes, True),
             workspace=lambda call: geo.depthwise_bytes(geo.geometry(call), call.threads),
         )
@@ -237,7 +238,7 @@ def _backward(tier: Tier) -> list[Kernel]:
         data(
             "depthwise",
             dtypes=floats,
-            supports=_depthwise,
+            supports=depthwise,
             cost=partial(_depthwise_cost, lanes, True),
             workspace=lambda call: geo.depthwise_backward_data_bytes(
                 geo.geometry(call), call.threads

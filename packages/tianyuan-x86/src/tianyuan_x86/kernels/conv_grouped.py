@@ -80,7 +80,8 @@ def layouts() -> list[Layout]:
     ]
 
 
-def _supports(lanes: int, groups: int, call: Call) -> str | None:
+def pointwise_groups(lanes: int, groups: int, call: Call) -> str | None:
+    """Refuse all but pointwise convolutions in a count of groups that do not fill blocks."""
     g = geo.geometry(call)
     if g.groups != groups:
         return f"serves {groups} groups, got {g.groups}"
@@ -100,7 +101,8 @@ def _cost(lanes: int, call: Call) -> float:
     return _START + (seconds + moved / _VALUES) / threads
 
 
-def _workspace(lanes: int, call: Call) -> int:
+def table_bytes(lanes: int, call: Call) -> int:
+    """Return the room for the segments of every block of outputs."""
     g = geo.geometry(call)
     job, segment, lists = 40, 24, 3  # bytes of a Job and a TileSegment, LISTS of conv_grouped.cpp
     return -(-g.o // lanes) * (job + lists * (-(-g.c // lanes) + 1) * segment)
@@ -119,9 +121,9 @@ def kernels(tier: Tier) -> list[Kernel]:
                 op,
                 dtypes=("float32",),
                 layouts=Layouts((image, weight, *more), (image,)),
-                supports=partial(_supports, tier.lanes, groups),
+                supports=partial(pointwise_groups, tier.lanes, groups),
                 cost=partial(_cost, tier.lanes),
-                workspace=partial(_workspace, tier.lanes),
+                workspace=partial(table_bytes, tier.lanes),
             )
             found.append(kernel)
     return found

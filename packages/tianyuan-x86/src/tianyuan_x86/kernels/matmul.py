@@ -96,7 +96,8 @@ def layouts() -> list[Layout]:
     ]
 
 
-def _oriented(transposed: bool, call: Call) -> str | None:
+def oriented(transposed: bool, call: Call) -> str | None:
+    """Refuse all but a right operand of two axes in one orientation."""
     if call.inputs[1].ndim != 2:
         return f"serves a right operand of 2 axes, got {call.inputs[1].ndim}"
     if bool(call.attrs.transpose_b) == transposed:
@@ -113,7 +114,7 @@ def _describe(tier: Tier, family: str, op: str) -> list[Kernel]:
         packed = describe(
             "packed_transposed" if transposed else "packed",
             cost=partial(_cost, tier.lanes, True),
-            supports=partial(_oriented, transposed),
+            supports=partial(oriented, transposed),
             layouts=Layouts((PLAIN, panels, PLAIN), (PLAIN,)),
         )
         found.append(packed)
