@@ -13,7 +13,7 @@ import pytest
 PROJECT = Path(__file__).parents[1]
 CACHE = os.environ.get("TIANYUAN_NATIVE_CACHE")
 BUILD = Path(CACHE) / "build" if CACHE else PROJECT / "build" / "native"
-TIERS = ("avx2", "avx512", "vnni")
+TIERS = ("avx2", "avx512", "vnni", "bf16")
 
 # What kernels may call outside of their tier: C's memory, formatting and mathematics, and the
 # compiler's own support for stack protection.

@@ -175,7 +175,8 @@ void copy_images(const ty_ctx *ctx, uint16_t *to, const PairFirst &f, const Copy
                   const float *from = f.x + at / copy.height * p.c * plane + y * p.w;
                   int64_t x = 0;
                   if (p.c == 3)
-                    for (; x + VF <= p.w; x += VF) interleave_three(inside + x * 3, from + x, plane);
+                    for (; x + VF <= p.w; x += VF)
+                      interleave_three(inside + x * 3, from + x, plane);
                   interleave(inside + x * p.c, from + x, p.c, plane, p.w - x);
                   memset(row, 0, static_cast<size_t>(f.left * p.c) * 2);
                   uint16_t *behind = inside + p.w * p.c;
@@ -245,8 +246,7 @@ void pair_first_run(const ty_ctx *ctx, const PairFirst &f, char *workspace) {
         begin_block(p, block, vectors, &tile);
         tile.b = p.weight + block * panel;
         for_pixels(y0, y1, 0, p.ow, false, [&](const Pixels &s) {
-          tile.a =
-              reinterpret_cast<const char *>(from + s.y * p.sh * copy.row + s.x * p.sw * p.c);
+          tile.a = reinterpret_cast<const char *>(from + s.y * p.sh * copy.row + s.x * p.sw * p.c);
           run_pixels(p, PAIR_IMAGE, image, block, vectors, s, &tile);
         });
       }

@@ -127,8 +127,8 @@ int conv2d_fused(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
   if (a->has_bias) g.bias = static_cast<const float *>(inputs[next++].data);
   if (a->has_residual) g.residual = static_cast<const uint16_t *>(inputs[next].data);
   const char *name = TY_STRING(a, a->activation);
-  g.epilogue = as_clip(
-      {activation_of(name), static_cast<float>(a->lower), static_cast<float>(a->upper)});
+  g.epilogue =
+      as_clip({activation_of(name), static_cast<float>(a->lower), static_cast<float>(a->upper)});
   if (g.epilogue.activation == ACT_UNKNOWN)
     return ty_fail(ctx, "conv2d_fused: unknown activation, got '%s'", name);
   return run(ctx, g, workspace);

@@ -209,24 +209,24 @@ int elementwise(const ty_ctx *ctx, const ty_tensor &y, const Function &function)
   return 0;
 }
 
-#define UNARY(name, expression)                                                                  \
-  int name(ARGUMENTS) {                                                                          \
-    (void)raw;                                                                                   \
-    const uint16_t *a = static_cast<const uint16_t *>(inputs[0].data);                           \
-    return elementwise(ctx, outputs[0], [&](int64_t i) TY_LAMBDA {                               \
-      const vf x = vload_bf16(a + i);                                                            \
-      return expression;                                                                         \
-    });                                                                                          \
+#define UNARY(name, expression)                                        \
+  int name(ARGUMENTS) {                                                \
+    (void)raw;                                                         \
+    const uint16_t *a = static_cast<const uint16_t *>(inputs[0].data); \
+    return elementwise(ctx, outputs[0], [&](int64_t i) TY_LAMBDA {     \
+      const vf x = vload_bf16(a + i);                                  \
+      return expression;                                               \
+    });                                                                \
   }
-#define BINARY(name, expression)                                                                 \
-  int name(ARGUMENTS) {                                                                          \
-    (void)raw;                                                                                   \
-    const uint16_t *a = static_cast<const uint16_t *>(inputs[0].data);                           \
-    const uint16_t *b = static_cast<const uint16_t *>(inputs[1].data);                           \
-    return elementwise(ctx, outputs[0], [&](int64_t i) TY_LAMBDA {                               \
-      const vf x = vload_bf16(a + i), z = vload_bf16(b + i);                                     \
-      return expression;                                                                         \
-    });                                                                                          \
+#define BINARY(name, expression)                                       \
+  int name(ARGUMENTS) {                                                \
+    (void)raw;                                                         \
+    const uint16_t *a = static_cast<const uint16_t *>(inputs[0].data); \
+    const uint16_t *b = static_cast<const uint16_t *>(inputs[1].data); \
+    return elementwise(ctx, outputs[0], [&](int64_t i) TY_LAMBDA {     \
+      const vf x = vload_bf16(a + i), z = vload_bf16(b + i);           \
+      return expression;                                               \
+    });                                                                \
   }
 #define TY_LAMBDA __attribute__((always_inline))
 

@@ -93,7 +93,8 @@ void run_panel(const Product &p, const char *a, const TileSegment &segment, int6
   tile.y_next = VF;
   tile.epilogue = p.epilogue;
   const int vectors = p.n - first > VF ? 2 : 1;
-  for (int v = 0; v < 2; ++v) tile.valid[v] = vtail_of(p.n - first > v * VF ? p.n - first - v * VF : 0);
+  for (int v = 0; v < 2; ++v)
+    tile.valid[v] = vtail_of(p.n - first > v * VF ? p.n - first - v * VF : 0);
   const int64_t tiles = ceil_div(end - begin, TILE_ROWS);
   for (int64_t t = 0; t < tiles; ++t) {
     const int64_t from = begin + t * (end - begin) / tiles;
@@ -140,8 +141,8 @@ int matmul_fused(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
   if (a->has_bias) p.bias = static_cast<const float *>(inputs[next++].data);
   if (a->has_residual) p.residual = static_cast<const float *>(inputs[next].data);
   const char *name = TY_STRING(a, a->activation);
-  p.epilogue = as_clip(
-      {activation_of(name), static_cast<float>(a->lower), static_cast<float>(a->upper)});
+  p.epilogue =
+      as_clip({activation_of(name), static_cast<float>(a->lower), static_cast<float>(a->upper)});
   if (p.epilogue.activation == ACT_UNKNOWN)
     return ty_fail(ctx, "matmul_fused: unknown activation, got '%s'", name);
   return run(ctx, p, workspace);

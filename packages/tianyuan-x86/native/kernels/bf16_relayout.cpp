@@ -53,8 +53,7 @@ int unpack_plain(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
       for (int r = 0; r < VF; ++r)
         block[r] = r < some ? vload_bf16(x + blocked + (i + r) * VF) : vzero();
       vtranspose(block);
-      for (int64_t r = 0; r < valid; ++r)
-        vstore_tail(y + plain + r * pixels + i, block[r], tail);
+      for (int64_t r = 0; r < valid; ++r) vstore_tail(y + plain + r * pixels + i, block[r], tail);
     }
   });
   return 0;

@@ -87,9 +87,8 @@ void run_tile(const PairTile *t) {
       for (int v = 0; v < VECTORS; ++v) w[v] = _mm512_loadu_si512(b + v * b_next);
 #pragma GCC unroll 16
       for (int i = 0; i < ROWS; ++i) {
-        const int32_t pair = load_pair(KIND == PAIR_BLOCKS
-                                           ? a[i / PER_HALF] + k + i % PER_HALF * 32
-                                           : a[i / 3] + k + i % 3 * a_row);
+        const int32_t pair = load_pair(KIND == PAIR_BLOCKS ? a[i / PER_HALF] + k + i % PER_HALF * 32
+                                                           : a[i / 3] + k + i % 3 * a_row);
 #pragma GCC unroll 2
         for (int v = 0; v < VECTORS; ++v) c[i][v] = multiply(c[i][v], pair, w[v]);
       }
@@ -113,17 +112,16 @@ void run_tile(const PairTile *t) {
 }
 
 #define PAIR(kind, halves, rows) {run_tile<kind, halves, rows, 1>, run_tile<kind, halves, rows, 2>}
-#define ALL(kind)                                                                            \
-  PAIR(kind, 1, 1), PAIR(kind, 1, 2), PAIR(kind, 1, 3), PAIR(kind, 1, 4), PAIR(kind, 1, 5),  \
-      PAIR(kind, 1, 6), PAIR(kind, 1, 7), PAIR(kind, 1, 8), PAIR(kind, 1, 9),                \
-      PAIR(kind, 1, 10), PAIR(kind, 1, 11), PAIR(kind, 1, 12), PAIR(kind, 1, 13),            \
-      PAIR(kind, 1, 14)
+#define ALL(kind)                                                                                \
+  PAIR(kind, 1, 1), PAIR(kind, 1, 2), PAIR(kind, 1, 3), PAIR(kind, 1, 4), PAIR(kind, 1, 5),      \
+      PAIR(kind, 1, 6), PAIR(kind, 1, 7), PAIR(kind, 1, 8), PAIR(kind, 1, 9), PAIR(kind, 1, 10), \
+      PAIR(kind, 1, 11), PAIR(kind, 1, 12), PAIR(kind, 1, 13), PAIR(kind, 1, 14)
 
 const PairRun whole[3][TILE_ROWS][2] = {{ALL(PAIR_BLOCKS)}, {ALL(PAIR_IMAGE)}, {ALL(PAIR_MATRIX)}};
-const PairRun halved[TILE_ROWS / 2][2] = {
-    PAIR(PAIR_BLOCKS, 2, 2), PAIR(PAIR_BLOCKS, 2, 4),  PAIR(PAIR_BLOCKS, 2, 6),
-    PAIR(PAIR_BLOCKS, 2, 8), PAIR(PAIR_BLOCKS, 2, 10), PAIR(PAIR_BLOCKS, 2, 12),
-    PAIR(PAIR_BLOCKS, 2, 14)};
+const PairRun halved[TILE_ROWS / 2][2] = {PAIR(PAIR_BLOCKS, 2, 2),  PAIR(PAIR_BLOCKS, 2, 4),
+                                          PAIR(PAIR_BLOCKS, 2, 6),  PAIR(PAIR_BLOCKS, 2, 8),
+                                          PAIR(PAIR_BLOCKS, 2, 10), PAIR(PAIR_BLOCKS, 2, 12),
+                                          PAIR(PAIR_BLOCKS, 2, 14)};
 
 }  // namespace
 

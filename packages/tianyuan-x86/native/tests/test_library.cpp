@@ -18,10 +18,13 @@ void tiers_need_their_features() {
   const uint32_t found = api().features();
   for (int64_t rank = 0; api().tier(rank) != nullptr; ++rank) {
     const std::string name = api().tier(rank);
-    CHECK(name == "avx2" || name == "avx512" || name == "vnni");
+    CHECK(name == "avx2" || name == "avx512" || name == "vnni" || name == "bf16");
     CHECK((found & TY_X86_AVX2) != 0 && (found & TY_X86_OS_YMM) != 0);
-    if (name == "vnni") {
+    if (name == "bf16") {
       CHECK(rank == 0);
+      CHECK((found & TY_X86_AVX512_BF16) != 0);
+    }
+    if (name == "vnni") {
       CHECK((found & TY_X86_AVX512_VNNI) != 0);
     }
     if (name != "avx2") {
@@ -40,7 +43,8 @@ void kernels_are_well_formed() {
     CHECK(kernel.abi_version == TY_ABI_VERSION && kernel.struct_size == sizeof(ty_kernel));
     CHECK(kernel.run != nullptr);
     CHECK(std::strstr(kernel.name, "__avx") != nullptr ||
-          std::strstr(kernel.name, "__vnni_") != nullptr);
+          std::strstr(kernel.name, "__vnni_") != nullptr ||
+          std::strstr(kernel.name, "__bf16_") != nullptr);
     CHECK(names.insert(kernel.name).second);
   }
 }

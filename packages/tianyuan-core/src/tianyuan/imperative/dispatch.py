@@ -254,8 +254,15 @@ def run_kernel(kernel: Kernel, call: Call, arrays: Sequence[np.ndarray]) -> list
 
 
 def logical(array: np.ndarray, shape: shapes.Shape) -> np.ndarray:
-    """Return an array of the logical shape over memory in any physical form."""
-    return array if array.shape == shape else np.ndarray(shape, array.dtype, buffer=array.data)
+    """Return an array of the logical shape over memory in any physical form, for C kernels only.
+
+    Memory whose elements are narrower than the dtype, as of rounded layouts, may be shorter than
+    the array says, which only kernels of the layout know to heed.
+    """
+    if array.shape == shape:
+        return array
+    strides = [array.itemsize * shapes.volume(shape[axis + 1 :]) for axis in range(len(shape))]
+    return np.lib.stride_tricks.as_strided(array, shape, strides)
 
 
 def _pack(layout: str, array: np.ndarray) -> np.ndarray:

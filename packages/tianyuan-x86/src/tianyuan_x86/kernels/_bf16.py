@@ -21,10 +21,7 @@ MATRIX_TRANSPOSED = "nk32n2k_bf16"  # second operand (N, K)
 GROUPS = (2, 3, 4, 8)  # a layout knows its weight's shape alone, so each count has its own
 
 LANES = 16
-ROUNDING = 2.0**-8  # largest relative error of rounding to bfloat16
-# Largest error over the largest magnitude of a result whose operands and which itself are rounded.
-# Errors of products are independent, so those of a sum grow as the root of its length, as it does.
-TOLERANCE = 1.5e-2
+ROUNDING = 2.0**-8  # largest relative error of a result that is kept in bfloat16
 
 
 def grouped_layout(groups: int) -> str:
@@ -67,7 +64,7 @@ def _pack_image(array: np.ndarray) -> np.ndarray:
 
 def _unpack_image(array: np.ndarray, shape: Shape) -> np.ndarray:
     n, c, h, w = shape
-    merged = values(array).transpose(0, 1, 4, 2, 3).reshape(n, -1, h, w)
+    merged = values(array).transpose(0, 1, 4, 2, 3).reshape(n, blocks(c) * LANES, h, w)
     return np.ascontiguousarray(merged[:, :c])
 
 
@@ -101,13 +98,14 @@ def _pack_first(array: np.ndarray) -> np.ndarray:
     if w * i % 2:
         # The last value is paired with the one before it, which the pair before has met.
         rows = np.concatenate([rows[..., :-1], np.zeros_like(rows[..., :1]), rows[..., -1:]], -1)
-    split = _padded(rows, LANES, 1, 1).reshape(blocks(o), LANES, h, -1, 2)
+    split = _padded(rows, LANES, 1, 1).reshape(blocks(o), LANES, h, rows.shape[2] // 2, 2)
     return words(split.transpose(0, 2, 3, 1, 4))[..., 0]
 
 
 def _unpack_first(array: np.ndarray, shape: Shape) -> np.ndarray:
     o, i, h, w = shape
-    rows = values(array[..., None]).transpose(0, 3, 1, 2, 4).reshape(-1, h, array.shape[2] * 2)
+    split = values(array[..., None]).transpose(0, 3, 1, 2, 4)
+    rows = split.reshape(blocks(o) * LANES, h, array.shape[2] * 2)
     if w * i % 2:
         rows = np.concatenate([rows[..., :-2], rows[..., -1:]], -1)
     return np.ascontiguousarray(rows[:o].reshape(o, h, w, i).transpose(0, 3, 1, 2))
@@ -142,13 +140,15 @@ def _pack_grouped(groups: int, array: np.ndarray) -> np.ndarray:
             place = found[at + channel // width - first, ..., channel - block * LANES]
             place[..., :i] = array[channel].transpose(1, 2, 0)
         at += end - first
-    return words(found.reshape(len(found), h, w, -1, 2, LANES).transpose(0, 1, 2, 3, 5, 4))[..., 0]
+    split = found.reshape(len(found), h, w, -(-i // 2), 2, LANES)
+    return words(split.transpose(0, 1, 2, 3, 5, 4))[..., 0]
 
 
 def _unpack_grouped(groups: int, array: np.ndarray, shape: Shape) -> np.ndarray:
     o, i, h, w = (int(n) for n in shape)
     width = -(-o // groups)
-    merged = values(array[..., None]).transpose(0, 1, 2, 3, 5, 4).reshape(len(array), h, w, -1, 16)
+    split = values(array[..., None]).transpose(0, 1, 2, 3, 5, 4)
+    merged = split.reshape(len(array), h, w, -(-i // 2) * 2, LANES)
     found = np.empty((o, i, h, w), np.float32)
     at = 0
     for block, (first, end) in enumerate(reaches(groups, o)):
@@ -166,14 +166,14 @@ def _matrix_extents(transposed: bool, shape: Shape) -> Shape:
 
 def _pack_matrix(transposed: bool, array: np.ndarray) -> np.ndarray:
     rows = _padded(array if transposed else array.T, 2 * LANES, 2)
-    split = rows.reshape(-1, 2 * LANES, rows.shape[1] // 2, 2)
+    split = rows.reshape(rows.shape[0] // (2 * LANES), 2 * LANES, rows.shape[1] // 2, 2)
     return words(split.transpose(0, 2, 1, 3))[..., 0]
 
 
 def _unpack_matrix(transposed: bool, array: np.ndarray, shape: Shape) -> np.ndarray:
     n, k = shape if transposed else shape[::-1]
     split = values(array[..., None]).transpose(0, 2, 1, 3)
-    rows = split.reshape(array.shape[0] * 2 * LANES, -1)[:n, :k]
+    rows = split.reshape(array.shape[0] * 2 * LANES, array.shape[1] * 2)[:n, :k]
     return np.ascontiguousarray(rows if transposed else rows.T)
 
 

@@ -27,7 +27,7 @@ def layouts() -> list[Layout]:
 
 def _first(call: Call) -> str | None:
     g = geo.geometry(call)
-    if g.groups != 1 or not 1 < g.c * g.kw or g.c > _FIRST_CHANNELS:
+    if g.groups != 1 or g.c * g.kw == 1 or g.c > _FIRST_CHANNELS:
         return (
             f"reads a plain input of one group of at most {_FIRST_CHANNELS} channels, and kernel "
             f"rows of at least two values, got {g.c} channels in {g.groups} groups"
@@ -50,7 +50,7 @@ def _direct_bytes(call: Call) -> int:
 
 
 def _first_bytes(call: Call) -> int:
-    """Return the room for a table and a copy of the images with their padding, as pair_first_run."""
+    """Return the room for the table and the padded copy of the images that pair_first_run makes."""
     g = geo.geometry(call)
     width = max((g.ow - 1) * g.stride[1] + g.kw, g.left + g.w)
     height = (g.oh - 1) * g.stride[0] + g.kh
@@ -67,7 +67,7 @@ def kernels(tier: Tier) -> list[Kernel]:
     ):
         common = {
             "dtypes": ("float32",), "cost": _cost, "workspace": workspace,
-            "tolerance": b16.TOLERANCE, "precision": BF16,
+            "tolerance": b16.ROUNDING, "precision": BF16,
         }  # fmt: skip
         found.append(
             tier.kernel(

@@ -50,7 +50,7 @@ def _depthwise_cost(call: Call) -> float:
 def kernels(tier: Tier) -> list[Kernel]:
     """Return the depthwise convolutions of a tier, and a pointwise one for each count of groups."""
     image, found = b16.IMAGE, []
-    common = {"dtypes": ("float32",), "tolerance": b16.TOLERANCE, "precision": BF16}
+    common = {"dtypes": ("float32",), "tolerance": b16.ROUNDING, "precision": BF16}
     for groups in b16.GROUPS:
         weight = b16.grouped_layout(groups)
         for op, more in (("conv2d", ()), ("conv2d_fused", (PLAIN, image))):

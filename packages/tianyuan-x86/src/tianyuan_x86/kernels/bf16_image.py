@@ -1,4 +1,4 @@
-"""Describe what stands between convolutions of images in bfloat16: pooling, channels, elementwise."""
+"""Describe what stands between convolutions in bfloat16: pooling, channels, elementwise."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _between(tier: Tier, op: str, cost: Seconds, supports: Reason | None = None)
         layouts=Layouts((b16.IMAGE, PLAIN) if op == "take" else (b16.IMAGE,), (b16.IMAGE,)),
         cost=cost,
         precision=BF16,
-        tolerance=b16.TOLERANCE,
+        tolerance=b16.ROUNDING,
         **more,
     )
 
@@ -63,7 +63,7 @@ def _to_plain(tier: Tier, op: str, variant: str, supports: Reason) -> Kernel:
         supports=supports,
         cost=partial(_halved, pool.average_cost),
         precision=BF16,
-        tolerance=b16.TOLERANCE,
+        tolerance=b16.ROUNDING,
     )
 
 

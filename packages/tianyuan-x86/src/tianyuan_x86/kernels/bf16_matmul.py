@@ -56,7 +56,6 @@ def kernels(tier: Tier) -> list[Kernel]:
             supports=partial(_supports, transposed),
             cost=_cost,
             workspace=_workspace,
-            tolerance=b16.TOLERANCE,
             precision=BF16,
         )
         for op in ("matmul", "matmul_fused")

@@ -104,9 +104,7 @@ def _blocked(tier: Tier) -> list[Kernel]:
     floats = ("float32",)
     same = Layouts((blocked,), (blocked,))
     found = [
-        tier.kernel(
-            f"{op}_f32", "blocked", op, dtypes=floats, layouts=same, cost=window_cost(0.03)
-        )
+        tier.kernel(f"{op}_f32", "blocked", op, dtypes=floats, layouts=same, cost=window_cost(0.03))
         for op in ("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d")
     ]
     to_plain = Layouts((blocked,), (PLAIN,))

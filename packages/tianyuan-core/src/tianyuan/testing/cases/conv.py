@@ -40,6 +40,10 @@ PLACES: tuple[tuple[Shape, int, Shape, Conv2d], ...] = (
     ((2, 60, 7, 19), 51, (1, 1), Conv2d(groups=3)),
     ((1, 24, 3, 5), 80, (1, 1), Conv2d(groups=4)),
     ((1, 40, 4, 4), 24, (1, 1), Conv2d(groups=8)),
+    ((2, 48, 3, 6), 40, (1, 1), Conv2d(groups=8)),
+    ((1, 7, 18, 21), 21, (3, 5), Conv2d((2, 1), (1, 0, 1, 3))),
+    ((2, 35, 11, 9), 35, (7, 7), Conv2d((1, 1), (3, 3, 3, 3), (1, 1), 35)),
+    ((1, 18, 12, 13), 18, (3, 3), Conv2d((2, 2), (0, 1, 1, 0), (1, 1), 18)),
 )
 SOME = (PLACES[0], PLACES[6], PLACES[8])
 SMALL: tuple[tuple[Shape, int, Shape, Conv2d], ...] = (
@@ -140,6 +144,8 @@ def _fused() -> Iterator[Case]:
         yield _fused_case(
             place, Conv2dFused(has_bias=True, has_residual=True, activation="relu6"), "float32"
         )
+    depthwise = PLACES[9]
+    yield _fused_case(depthwise, Conv2dFused(has_residual=True, activation="relu"), "float32")
     for place, activation in zip(SMALL, ("identity", "sigmoid", "silu"), strict=True):
         fused = Conv2dFused(has_bias=True, has_residual=True, activation=activation)
         yield _fused_case(place, fused, "float64", (0, 1, 2, 3))
