@@ -134,8 +134,8 @@ class Kernel:
         reproducible: whether the result depends neither on thread count nor on batch.
         tolerance: largest error over the largest magnitude of the result, where the method errs
             more than summing in another order does, as Winograd's; None for all others.
-        precision: ``bf16`` where float32 operands are rounded to bfloat16, which serves only programs
-            that permit it; ``tolerance`` then counts from rounded operands. ``full`` for all others.
+        precision: ``bf16`` where float32 operands are rounded to bfloat16, for programs that permit
+            it only; ``tolerance`` then counts from rounded operands. ``full`` for all others.
         is_reference: set for references only, which are the last resort.
         backend: filled in by the registry: which plugin brought it.
 

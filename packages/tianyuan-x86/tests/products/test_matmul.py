@@ -8,13 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 from tianyuan import registry
-from tianyuan.kernel import Kernel
+from tianyuan.kernel import FULL, Kernel
 from tianyuan.ops.matmul import Matmul, MatmulFused
 
 
 def kernels_of(op: str) -> list[Kernel]:
-    """Return the plugin's own kernels of an op."""
-    return [kernel for kernel in registry.candidates(op, "cpu", "x86") if kernel.is_native]
+    """Return the plugin's own kernels of an op that multiply what they are given."""
+    return [
+        kernel
+        for kernel in registry.candidates(op, "cpu", "x86")
+        if kernel.is_native and kernel.precision == FULL
+    ]
 
 
 # rows, columns, inner extent: single, tails of the tile, several blocks of k, vectors, empty.

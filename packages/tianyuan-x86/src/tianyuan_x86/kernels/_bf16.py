@@ -43,7 +43,8 @@ def words(array: np.ndarray) -> np.ndarray:
 
 def values(array: np.ndarray) -> np.ndarray:
     """Return the float32 values of words."""
-    return np.ascontiguousarray(array).view(bfloat16).astype(np.float32)
+    found: np.ndarray = np.ascontiguousarray(array).view(bfloat16).astype(np.float32)
+    return found
 
 
 def _padded(array: np.ndarray, *multiples: int) -> np.ndarray:

@@ -50,6 +50,7 @@ def _depthwise_cost(call: Call) -> float:
 def kernels(tier: Tier) -> list[Kernel]:
     """Return the depthwise convolutions of a tier, and a pointwise one for each count of groups."""
     image, found = b16.IMAGE, []
+    more: tuple[str, ...]
     common = {"dtypes": ("float32",), "tolerance": b16.ROUNDING, "precision": BF16}
     for groups in b16.GROUPS:
         weight = b16.grouped_layout(groups)
