@@ -33,7 +33,7 @@ WITHOUT = {
     "adaptive_avg_pool2d_backward", "adaptive_max_pool2d_backward", "adaptive_max_pool2d_pick",
     "avg_pool2d_backward", "conv2d_backward_weight", "max_pool2d_backward", "max_pool2d_pick",
     "philox_bits", "philox_normal", "philox_uniform", "relayout", "take_backward", "complex",
-    "real", "imag", "svd", "linear_dynamic", "linear_int4",
+    "real", "imag", "svd",
 }  # fmt: skip
 
 # Why an op that has a form may have none as it is used.
@@ -46,6 +46,8 @@ REFUSED = (
 def session(model: Any) -> Any:
     options = ort.SessionOptions()
     options.log_severity_level = 4
+    # Products with weights of four bits in floats, where it would round activations to int8.
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     data = model if isinstance(model, (str, bytes)) else model.SerializeToString()
     return ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
@@ -60,9 +62,18 @@ def test_every_op_has_a_form_or_is_known_to_have_none() -> None:
     assert not WITHOUT & EXPORTERS.keys()
 
 
+# Which inputs of an op must be constants, since they change their form.
+FIXED = {"linear_int4": (1, 2)}
+
+
 def graph_of(case: Case, arrays: Sequence[np.ndarray]) -> Graph:
     graph = Graph()
-    values = [graph.add_input(TensorSpec(x.shape, x.dtype), f"x{i}") for i, x in enumerate(arrays)]
+    values = [
+        graph.add_constant(x, f"x{i}")
+        if i in FIXED.get(case.op, ())
+        else graph.add_input(TensorSpec(x.shape, x.dtype), f"x{i}")
+        for i, x in enumerate(arrays)
+    ]
     graph.outputs = list(graph.add_node(registry.get_op(case.op), values, case.attrs))
     return graph
 
@@ -88,13 +99,14 @@ def check_case(case: Case, opset: int) -> bool:
     graph = graph_of(case, arrays)
     names = [f"y{i}" for i in range(len(graph.outputs))]
     try:
-        model = to_model(graph, [f"x{i}" for i in range(len(arrays))], names, opset, "case")
+        model = to_model(graph, [v.name for v in graph.inputs], names, opset, "case")
     except GraphError as error:
         if any(reason in str(error) for reason in REFUSED):
             return False
         raise
     try:
-        found = session(model).run(None, {f"x{i}": x for i, x in enumerate(arrays)})
+        feeds = {f"x{i}": x for i, x in enumerate(arrays) if i not in FIXED.get(case.op, ())}
+        found = session(model).run(None, feeds)
     except Exception as error:
         if "NOT_IMPLEMENTED" in str(error):
             return False
@@ -126,6 +138,15 @@ def test_other_operator_sets(opset: int) -> None:
     for name in names:
         case = next(case for case in all_cases() if case.op == name and is_fit(case))
         assert check_case(case, opset), name
+
+
+@pytest.mark.parametrize("opset", [17, 21])
+def test_weights_of_four_bits(opset: int) -> None:
+    """Groups of 16 and its doubles have a form in every operator set, all others from 21 on."""
+    cases = [case for case in all_cases() if case.op == "linear_int4" and is_fit(case)]
+    found = [check_case(case, opset) for case in cases]
+    fits = [c.attrs.group >= 16 and c.attrs.group & (c.attrs.group - 1) == 0 for c in cases]
+    assert found == (fits if opset < 21 else [True] * len(cases))
 
 
 class Pictures(M.Module):

@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import ModelFormatError
 from . import operators
 from .known import Known
+from .merging import merge
 from .node import Body, Node
 from .reader import TensorReader, dtype_of, require
 from .table import VALUES, find
@@ -67,6 +68,8 @@ def build(model: Any, tensors: TensorReader) -> Imported:
     graph = model.graph
     initialisers = builder.initialisers(graph, tensors.read_weight)
     body = builder.body(graph, initialisers, frozenset())
+    merge(body, initialisers)
+    body.last_uses = _last_uses(body)
     inputs = tuple(_info(v) for v in graph.input if v.name not in initialisers)
     return Imported(body, inputs, tuple(_info(v) for v in graph.output), initialisers)
 

@@ -200,12 +200,16 @@ def to_model(
         [_tensor(title, array) for title, array in emitter.writer.arrays.items()],
     )
     imports = [onnx.helper.make_opsetid("", opset)]
+    others = sorted({node.domain for node in emitter.writer.nodes if node.domain})
+    # Only the version of ONNX's own operators tells what a reader of the file must know.
+    version = onnx.helper.find_min_ir_version_for(imports)
+    imports += [onnx.helper.make_opsetid(domain, 1) for domain in others]
     model = onnx.helper.make_model(
         proto,
         opset_imports=imports,
         producer_name="tianyuan",
         producer_version=__version__,
-        ir_version=onnx.helper.find_min_ir_version_for(imports),
+        ir_version=version,
     )
     if _size(model) <= _SPLIT:
         try:
@@ -351,9 +355,19 @@ def _tensor(name: str, array: np.ndarray) -> Any:
     tensor.name = name
     tensor.data_type = code_of(array.dtype)
     tensor.dims.extend(array.shape)
+    if array.dtype.name in ("int4", "uint4"):
+        tensor.raw_data = _two_to_a_byte(array)
+        return tensor
     kind = array.dtype.newbyteorder("<") if array.dtype.kind in "iuf" else array.dtype
     tensor.raw_data = array.astype(kind, copy=False).tobytes()
     return tensor
+
+
+def _two_to_a_byte(array: np.ndarray) -> bytes:
+    """Return values of four bits, the even ones in the low halves of bytes."""
+    flat = array.reshape(-1).astype(np.int8).view(np.uint8) & 15
+    flat = np.append(flat, np.zeros(flat.size % 2, np.uint8))
+    return (flat[::2] | flat[1::2] << 4).tobytes()
 
 
 def _size(model: Any) -> int:

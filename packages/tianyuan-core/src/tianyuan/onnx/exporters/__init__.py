@@ -6,7 +6,7 @@ from importlib import import_module
 
 _FAMILIES = (
     "elementwise", "binary", "reduction", "product", "pool", "movement", "indexing", "creation",
-    "quantised",
+    "quantised", "stored",
 )  # fmt: skip
 
 

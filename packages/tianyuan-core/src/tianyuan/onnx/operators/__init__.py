@@ -6,8 +6,8 @@ from importlib import import_module
 
 _FAMILIES = (
     "elementwise", "activation", "cast", "reduction", "shape", "joining", "indexing", "search",
-    "matmul", "conv", "pool", "norm", "quantise", "qlinear", "resize", "spatial", "recurrent",
-    "control", "sequence", "random", "signal", "attention", "text", "training",
+    "matmul", "conv", "pool", "norm", "quantise", "qlinear", "stored", "resize", "spatial",
+    "recurrent", "control", "sequence", "random", "signal", "attention", "text", "training",
     "trees", "legacy", "extents",
 )  # fmt: skip
 
