@@ -321,11 +321,17 @@ void q8_run(const ty_ctx *ctx, const Q8Plan &given) {
                              p.w_zero == nullptr && p.floats == nullptr);
   // A piece's rows should stay in the first caches while the weights of its outputs pass by.
   const int64_t bytes = p.k4 * 4 * static_cast<int64_t>(sizeof(Operand));
+  const int64_t outputs = 16 * MAX_BLOCKS, groups = q8_ceil(p.o, outputs);
   int64_t chunk = 96 * 1024 / (bytes + 1) / WHOLE_ROWS * WHOLE_ROWS;
   chunk = chunk < WHOLE_ROWS ? static_cast<int64_t>(WHOLE_ROWS)
                              : q8_lesser(chunk, 384 / WHOLE_ROWS * WHOLE_ROWS);
+  // Two pieces for each thread, at least.
+  if (ctx->threads > 1) {
+    const int64_t wanted = q8_ceil(2 * ctx->threads, groups);
+    chunk = q8_lesser(chunk, q8_up(q8_ceil(pixels, wanted), WHOLE_ROWS / 2));
+  }
   const int64_t chunks = q8_ceil(pixels, chunk);
-  const int64_t outputs = 16 * MAX_BLOCKS, items = q8_ceil(p.o, outputs) * chunks;
+  const int64_t items = groups * chunks;
   const int64_t work = chunk * outputs * p.k4 * 4;
   ty_parallel(ctx, items, 1 + 400000 / (work + 1), [&](int64_t begin, int64_t end, int32_t) {
     for (int64_t item = begin; item < end; ++item) {

@@ -68,7 +68,7 @@ def _write_sums(rows: np.ndarray) -> None:
         rows[:, -1] = 0
 
 
-def _pack_panels(matrix: np.ndarray) -> np.ndarray:
+def pack_panels(matrix: np.ndarray) -> np.ndarray:
     """Pack (outputs, taps, terms) into panels of 16 outputs with 4 terms next to each other."""
     o, taps, c = matrix.shape
     fours = taps * -(-c // 4)
@@ -83,7 +83,7 @@ def _pack_panels(matrix: np.ndarray) -> np.ndarray:
     return packed
 
 
-def _unpack_panels(array: np.ndarray, o: int, taps: int, c: int) -> np.ndarray:
+def unpack_panels(array: np.ndarray, o: int, taps: int, c: int) -> np.ndarray:
     """Return (outputs, taps, terms) without the sums."""
     split = array[:, :-1].transpose(0, 2, 1, 3)
     rows: np.ndarray = split.reshape(array.shape[0] * 16, taps, -1)[:o, :, :c]
@@ -98,13 +98,13 @@ def _weight_extents(shape: Shape) -> Shape:
 def pack_conv_weight(array: np.ndarray) -> np.ndarray:
     """Pack a convolution's weight into panels, with sums."""
     o, i, h, w = array.shape
-    return _pack_panels(array.reshape(o, i, h * w).transpose(0, 2, 1))
+    return pack_panels(array.reshape(o, i, h * w).transpose(0, 2, 1))
 
 
 def unpack_conv_weight(array: np.ndarray, shape: Shape) -> np.ndarray:
     """Return a convolution's weight from its panels."""
     o, i, h, w = shape
-    rows = _unpack_panels(array, o, h * w, i).transpose(0, 2, 1)
+    rows = unpack_panels(array, o, h * w, i).transpose(0, 2, 1)
     return np.ascontiguousarray(rows).reshape(shape)
 
 
@@ -114,12 +114,12 @@ def _matrix_extents(swapped: bool, shape: Shape) -> Shape:
 
 
 def _pack_matrix(swapped: bool, array: np.ndarray) -> np.ndarray:
-    return _pack_panels((array if swapped else array.T)[:, None])
+    return pack_panels((array if swapped else array.T)[:, None])
 
 
 def _unpack_matrix(swapped: bool, array: np.ndarray, shape: Shape) -> np.ndarray:
     n, k = shape if swapped else shape[::-1]
-    rows = _unpack_panels(array, n, 1, k).reshape(n, k)
+    rows = unpack_panels(array, n, 1, k).reshape(n, k)
     return np.ascontiguousarray(rows if swapped else rows.T)
 
 

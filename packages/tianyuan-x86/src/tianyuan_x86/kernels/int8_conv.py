@@ -16,7 +16,7 @@ _START = 1e-6  # seconds to enter a kernel and fill its tables
 _RATE = {"avx2": 1.0e11, "vnni": 3.0e11}  # operations per second and thread inside a tile
 _DEPTHWISE_RATE = {"avx2": 2.0e10, "vnni": 8.0e10}
 _VALUES, _PACKED = 1.2e10, 1.0e9  # bytes per second: read and written, packed
-_OPERAND = {"avx2": 2, "vnni": 1}  # bytes of a term of the first operand
+OPERAND = {"avx2": 2, "vnni": 1}  # bytes of a term of the first operand
 
 
 def layouts() -> list[Layout]:
@@ -63,7 +63,7 @@ def _copy_bytes(tier: str, call: Call) -> int:
     if tier == "vnni" and unsigned and whole and not any(call.attrs.padding):
         return 0  # the image is read in place
     size = g.n * (g.h + top + bottom) * (g.w + left + right) * q8.channels(g.c) + 64
-    return geo.round_up(size * _OPERAND[tier], 64)
+    return geo.round_up(size * OPERAND[tier], 64)
 
 
 def _window_bytes(call: Call) -> int:
@@ -87,6 +87,11 @@ def _workspace(tier: str, packs: bool, call: Call) -> int:
 def direct_workspace(tier: str, call: Call) -> int:
     """Return the bytes that a convolution with packed panels takes."""
     return _workspace(tier, False, call)
+
+
+def direct_cost(tier: str, call: Call) -> float:
+    """Return the seconds that a convolution with packed panels takes."""
+    return _cost(tier, False, call)
 
 
 def _depthwise_workspace(call: Call) -> int:
@@ -128,7 +133,7 @@ def kernels(tier: Tier) -> list[Kernel]:
                 "direct",
                 q8.CONV_WEIGHT,
                 _packed_reason,
-                partial(_cost, tier.name, False),
+                partial(direct_cost, tier.name),
                 partial(direct_workspace, tier.name),
             ),
             (

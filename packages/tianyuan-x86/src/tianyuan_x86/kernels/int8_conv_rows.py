@@ -1,0 +1,79 @@
+"""Describe the convolution of 8-bit images of up to three channels, such as a network's first."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+from tianyuan.kernel import PLAIN, Call, Kernel, Layout, Layouts
+from tianyuan.shapes import Shape
+
+from .._tier import INT8_TIERS, Tier
+from . import _conv_geometry as geo
+from . import _int8 as q8
+from . import int8_conv
+
+TIERS = INT8_TIERS
+
+WEIGHT = "ohwi16o4i"  # panels whose terms are the rows of the kernel, each filled up to fours
+
+
+def _extents(shape: Shape) -> Shape:
+    o, i, h, w = shape
+    return (-(-o // 16), h * -(-(w * i) // 4) + 1, 16, 4)
+
+
+def _pack(array: np.ndarray) -> np.ndarray:
+    o, i, h, w = array.shape
+    return q8.pack_panels(array.transpose(0, 2, 3, 1).reshape(o, h, w * i))
+
+
+def _unpack(array: np.ndarray, shape: Shape) -> np.ndarray:
+    o, i, h, w = shape
+    rows = q8.unpack_panels(array, o, h, w * i).reshape(o, h, w, i)
+    return np.ascontiguousarray(rows.transpose(0, 3, 1, 2))
+
+
+def layouts() -> list[Layout]:
+    """Return the layout of weights by rows of the kernel."""
+    return [Layout(WEIGHT, 4, _extents, _pack, _unpack, "undefined")]
+
+
+def _fours(g: geo.Geometry) -> int:
+    return g.kh * -(-(g.kw * g.c) // 4)
+
+
+def _reason(call: Call) -> str | None:
+    g = geo.geometry(call)
+    if g.c > 3 or g.groups != 1 or g.dilation[1] != 1:
+        return f"serves up to 3 channels of one group, got {g.c} of {g.groups}"
+    if _fours(g) >= g.taps:
+        return "serves rows of a kernel that take fewer fours than taps"
+    return int8_conv.symmetric_reason(False, call)
+
+
+def _workspace(tier: str, call: Call) -> int:
+    g, (top, left, bottom, right) = geo.geometry(call), call.attrs.padding
+    size = g.n * (g.h + top + bottom) * (g.w + left + right) * g.c + 64
+    tables = geo.round_up(16 * g.kh, 64) + 2 * q8.table_bytes(g.o)
+    return tables + geo.round_up(size * int8_conv.OPERAND[tier], 64)
+
+
+def _cost(tier: str, call: Call) -> float:
+    g = geo.geometry(call)
+    return int8_conv.direct_cost(tier, call) * _fours(g) / max(g.taps, 1)
+
+
+def kernels(tier: Tier) -> list[Kernel]:
+    """Return the convolution of a tier."""
+    return [
+        tier.kernel(
+            "conv2d_q8",
+            "rows",
+            "conv2d_quantized",
+            layouts=Layouts((q8.IMAGE, WEIGHT, PLAIN, q8.IMAGE), (q8.IMAGE,)),
+            supports=_reason,
+            cost=partial(_cost, tier.name),
+            workspace=partial(_workspace, tier.name),
+        )
+    ]

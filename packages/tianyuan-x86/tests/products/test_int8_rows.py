@@ -1,0 +1,50 @@
+"""Integer convolutions of few channels against sums in int64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tianyuan import ops, registry
+from tianyuan.imperative.dispatch import run_kernel
+from tianyuan.kernel import Call, Kernel
+from tianyuan.op import TensorSpec
+from tianyuan.ops.quantized_product import Conv2dQuantized
+
+ops.register_all()
+
+KERNELS = [k for k in registry.candidates("conv2d_quantized", "cpu", "x86") if "rows" in k.name]
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize(("c", "o", "size", "stride"), [(3, 24, 7, 2), (2, 9, 5, 1), (1, 16, 6, 3)])
+def test_rows_of_pixels_without_padding_between_them(
+    kernel: Kernel, dtype: str, c: int, o: int, size: int, stride: int
+) -> None:
+    """Every pixel of wide and of narrow images lands in its place, beside what surrounds it."""
+    rng = np.random.default_rng(c)
+    info = np.iinfo(dtype)
+    for width in (7, 45):
+        x = rng.integers(info.min, info.max, (2, c, 8, width), endpoint=True).astype(dtype)
+        w = rng.integers(-128, 128, (o, c, size, size)).astype(np.int8)
+        bias = rng.integers(-(2**15), 2**15, o).astype(np.int32)
+        zero = int(info.max) - 100
+        attrs = Conv2dQuantized(
+            stride=(stride, stride), padding=(2, 3, 1, 2), dilation=(1, 1), groups=1,
+            has_bias=True, has_residual=False, x_zero_point=zero, w_zero_points=(0,),
+            multipliers=(2.0**-10,), residual_zero_point=0, residual_multiplier=1.0, scale=1.0,
+            zero_point=3, dtype="uint8", lower=0, upper=250,
+        )  # fmt: skip
+        padded = np.pad(x.astype(np.int64) - zero, ((0, 0), (0, 0), (2, 1), (3, 2)))
+        views = np.lib.stride_tricks.sliding_window_view(padded, (size, size), axis=(2, 3))
+        views = views[:, :, ::stride, ::stride]
+        sums = np.einsum("nchwij,ocij->nohw", views, w.astype(np.int64)) + bias[:, None, None]
+        scaled = np.rint(sums.astype(np.float32) * np.float32(2.0**-10)).astype(np.int64)
+        want = np.clip(scaled + 3, 0, 250).astype(np.uint8)
+        specs = tuple(TensorSpec(a.shape, a.dtype) for a in (x, w, bias))
+        op = registry.get_op("conv2d_quantized")
+        for threads in (1, 2):
+            call = Call(op, specs, op.infer(specs, attrs), attrs, threads)
+            assert registry.refusal(kernel, call) is None
+            (got,) = run_kernel(kernel, call, [x, w, bias])
+            np.testing.assert_array_equal(got, want)
