@@ -7,8 +7,9 @@
 namespace TY_ISA {
 namespace {
 
-// Floats of wide planes that a band keeps, unless one row needs more; bottleneck.py knows the same.
-enum { WIDE_FLOATS = 96 * 1024 };
+// bottleneck.py knows the same: floats of wide planes that a band keeps, unless one row needs more,
+// and up to which threads share the whole plane that is projected.
+enum { WIDE_FLOATS = 96 * 1024, SHARED_FLOATS = 160 * 1024 };
 
 // One pointwise convolution over neighbouring pixels; distances in floats.
 struct Pointwise {
@@ -68,7 +69,7 @@ void finish_pixels(const Epilogue &e, const TileOut &out, const float *acc, int 
   }
 }
 
-// Output blocks [block, block + vectors) of `pixels` pixels.
+// Output blocks [block, block + vectors) of `pixels` pixels; `y` points to the first of them.
 void run_pointwise(const Pointwise &p, const float *x, float *y, const float *residual,
                    int64_t y_block, int64_t pixels, int64_t block, int vectors) {
   alignas(64) float acc[TILE_ROWS * TILE_LANES];
@@ -96,8 +97,8 @@ void run_pointwise(const Pointwise &p, const float *x, float *y, const float *re
   for (int64_t t = 0; t < tiles; ++t) {
     const int64_t begin = t * pixels / tiles, count = (t + 1) * pixels / tiles - begin;
     tile.a = x + begin * VF;
-    out.y = y + block * y_block + begin * VF;
-    out.residual = residual ? residual + block * y_block + begin * VF : nullptr;
+    out.y = y + begin * VF;
+    out.residual = residual ? residual + begin * VF : nullptr;
     tile_of(TILE_BLOCK, 1, static_cast<int>(count), vectors,
             p.o - (block + vectors - 1) * VF)(&tile);
     if (!finishes) finish_pixels(p.epilogue, out, acc, vectors, count, p.o - block * VF);
@@ -108,12 +109,13 @@ struct Chunk {
   int64_t image, y0, y1;
 };
 
-// What a chunk works on: expanded rows, of which row y stands at y % kept, and what the depthwise
-// convolution makes of them.
+// Planes of some wide blocks: expanded rows, of which row y stands at y % kept, and what the
+// depthwise convolution makes of them.
 struct Wide {
   float *ring, *middle;
 };
 
+// Expands rows [begin, end) to the blocks of `wide` from `block` on.
 void expand_rows(const Bottleneck &b, const Wide &wide, int64_t image, int64_t begin, int64_t end,
                  int64_t block, int vectors) {
   const ConvShape &s = b.wide;
@@ -124,13 +126,14 @@ void expand_rows(const Bottleneck &b, const Wide &wide, int64_t image, int64_t b
                   s.w, block, vectors);
 }
 
+// Output rows [begin, end) of one block, whose planes `wide` has.
 void filter_rows(const Bottleneck &b, const Wide &wide, int64_t image, int64_t begin, int64_t end,
                  int64_t block) {
   const ConvShape &s = b.wide;
   const RunDepthwiseRow run = depthwise_row_of(s);
   const int64_t line = s.w * VF, channels = s.c - block * VF;
-  const float *plane = b.expands ? wide.ring + block * b.kept * line
-                                 : b.x + (image * ceil_div(s.c, VF) + block) * s.h * line;
+  const float *plane =
+      b.expands ? wide.ring : b.x + (image * ceil_div(s.c, VF) + block) * s.h * line;
   DepthwiseRow row = {};
   row.weight = b.depthwise + block * s.kh * s.kw * VF;
   row.kh = s.kh;
@@ -138,7 +141,7 @@ void filter_rows(const Bottleneck &b, const Wide &wide, int64_t image, int64_t b
   row.left = s.left;
   row.ow = s.ow;
   BlockRow to = {nullptr,
-                 wide.middle + block * b.rows * s.ow * VF,
+                 wide.middle,
                  vload_tail(b.depthwise_bias + block * VF, vtail_of(channels)),
                  vtail_of(channels),
                  channels >= VF,
@@ -153,33 +156,95 @@ void filter_rows(const Bottleneck &b, const Wide &wide, int64_t image, int64_t b
   }
 }
 
+// A pair of blocks through the first two convolutions; `wide` points to its planes.
+void widen(const Bottleneck &b, const Wide &wide, const Chunk &band, int64_t from, int64_t to,
+           int64_t block) {
+  const ConvShape &s = b.wide;
+  const int vectors = static_cast<int>(lesser(TILE_VECTORS, ceil_div(s.c, VF) - block));
+  if (b.expands) expand_rows(b, wide, band.image, from, to, block, vectors);
+  for (int v = 0; v < vectors; ++v)
+    filter_rows(b, {wide.ring + v * b.kept * s.w * VF, wide.middle + v * b.rows * s.ow * VF},
+                band.image, band.y0, band.y1, block + v);
+}
+
+// Projects `pixels` pixels of `middle`, which begin at pixel `first` of the image, to two blocks.
+void project(const Bottleneck &b, const float *middle, int64_t image, int64_t first, int64_t pixels,
+             int64_t block) {
+  const int64_t plane = b.wide.oh * b.wide.ow * VF, outputs = ceil_div(b.project.o, VF);
+  const int64_t at = (image * outputs + block) * plane + first * VF;
+  run_pointwise(b.project, middle, b.y + at, b.residual ? b.residual + at : nullptr, plane, pixels,
+                block, static_cast<int>(lesser(TILE_VECTORS, outputs - block)));
+}
+
 void run_chunk(const Bottleneck &b, const Wide &wide, const Chunk &chunk) {
   const ConvShape &s = b.wide;
-  const int64_t blocks = ceil_div(s.c, VF), outputs = ceil_div(b.project.o, VF);
-  const int64_t y_block = s.oh * s.ow * VF;
+  const int64_t ring = b.kept * s.w * VF, middle = b.rows * s.ow * VF;
   int64_t next = 0;  // first row that has not been expanded
   for (int64_t y = chunk.y0; y < chunk.y1; y += b.rows) {
     const int64_t end = lesser(chunk.y1, y + b.rows);
     const int64_t from = greater(next, y * s.sh - s.top);
     const int64_t to = lesser(s.h, (end - 1) * s.sh - s.top + s.kh);
-    for (int64_t block = 0; block < blocks; block += TILE_VECTORS) {
-      const int vectors = static_cast<int>(lesser(TILE_VECTORS, blocks - block));
-      if (b.expands) expand_rows(b, wide, chunk.image, from, to, block, vectors);
-      for (int v = 0; v < vectors; ++v) filter_rows(b, wide, chunk.image, y, end, block + v);
-    }
+    for (int64_t block = 0; block * VF < s.c; block += TILE_VECTORS)
+      widen(b, {wide.ring + (b.expands ? block * ring : 0), wide.middle + block * middle},
+            {chunk.image, y, end}, from, to, block);
     next = greater(from, to);
-    const int64_t at = chunk.image * outputs * y_block + y * s.ow * VF;
-    for (int64_t block = 0; block < outputs; block += TILE_VECTORS)
-      run_pointwise(b.project, wide.middle, b.y + at, b.residual ? b.residual + at : nullptr,
-                    y_block, (end - y) * s.ow, block,
-                    static_cast<int>(lesser(TILE_VECTORS, outputs - block)));
+    for (int64_t block = 0; block * VF < b.project.o; block += TILE_VECTORS)
+      project(b, wide.middle, chunk.image, y * s.ow, (end - y) * s.ow, block);
+  }
+}
+
+// Threads take chunks of rows. Rows around the cuts are expanded twice.
+void run_by_rows(const ty_ctx *ctx, const Bottleneck &b, float *planes) {
+  const ConvShape &s = b.wide;
+  const int64_t ring = ring_floats(b), per_slot = ring + middle_floats(b);
+  const int64_t most = ctx->threads > 1 ? ctx->threads * (b.expands ? 1 : 4) : 1;
+  const int64_t chunks = lesser(s.oh, ceil_div(most, s.n));
+  ty_parallel(ctx, s.n * chunks, 1, [&](int64_t begin, int64_t end, int32_t slot) {
+    float *const own = planes + slot * per_slot;
+    for (int64_t at = begin; at < end; ++at) {
+      const int64_t chunk = at % chunks;
+      run_chunk(b, {own, own + ring},
+                {at / chunks, chunk * s.oh / chunks, (chunk + 1) * s.oh / chunks});
+    }
+  });
+}
+
+// Threads take pairs of wide blocks, and once all are there, parts of the result: nothing is
+// computed twice, but the plane between must fit the caches.
+void run_by_channels(const ty_ctx *ctx, const Bottleneck &b, float *planes) {
+  const ConvShape &s = b.wide;
+  const int64_t pixels = s.oh * s.ow, middle = pixels * VF;
+  const int64_t ring = b.expands ? TILE_VECTORS * b.kept * s.w * VF : 0;
+  float *const shared = planes + ctx->threads * ring;
+  const int64_t pairs = ceil_div(s.c, TILE_LANES), outputs = ceil_div(b.project.o, TILE_LANES);
+  const int64_t chunks = lesser(ceil_div(pixels, TILE_ROWS), ceil_div(4 * ctx->threads, outputs));
+  for (int64_t image = 0; image < s.n; ++image) {
+    ty_parallel(ctx, pairs, 1, [&](int64_t begin, int64_t end, int32_t slot) {
+      for (int64_t pair = begin; pair < end; ++pair)
+        widen(b, {planes + slot * ring, shared + pair * TILE_VECTORS * middle}, {image, 0, s.oh}, 0,
+              s.h, pair * TILE_VECTORS);
+    });
+    ty_parallel(ctx, outputs * chunks, 1, [&](int64_t begin, int64_t end, int32_t) {
+      for (int64_t at = begin; at < end; ++at) {
+        const int64_t chunk = at % chunks, first = chunk * pixels / chunks;
+        project(b, shared + first * VF, image, first, (chunk + 1) * pixels / chunks - first,
+                at / chunks * TILE_VECTORS);
+      }
+    });
   }
 }
 
 int run(const ty_ctx *ctx, Bottleneck *b, void *workspace) {
   const ConvShape &s = b->wide;
   if (s.n == 0 || s.oh <= 0 || s.ow <= 0) return 0;
-  choose_rows(b);
+  const bool by_channels = ctx->threads > 1 && s.n < ctx->threads &&
+                           ceil_div(s.c, VF) * VF * s.oh * s.ow <= SHARED_FLOATS;
+  if (by_channels) {
+    b->rows = s.oh;
+    b->kept = s.h;
+  } else {
+    choose_rows(b);
+  }
   TileSegment *segments = static_cast<TileSegment *>(workspace);
   const int64_t expanded = b->expands ? ceil_div(b->expand.c, VF) : 0;
   const int64_t records = expanded + ceil_div(s.c, VF);
@@ -189,18 +254,10 @@ int run(const ty_ctx *ctx, Bottleneck *b, void *workspace) {
   b->project.segments = segments + expanded;
   const int64_t table_bytes = records * static_cast<int64_t>(sizeof(TileSegment));
   float *const planes = static_cast<float *>(workspace) + ceil_div(table_bytes, 64) * 16;
-  const int64_t ring = ring_floats(*b), per_slot = ring + middle_floats(*b);
-  // Rows around the cuts are expanded twice.
-  const int64_t most = ctx->threads > 1 ? ctx->threads * (b->expands ? 1 : 4) : 1;
-  const int64_t chunks = lesser(s.oh, ceil_div(most, s.n));
-  ty_parallel(ctx, s.n * chunks, 1, [&](int64_t begin, int64_t end, int32_t slot) {
-    float *const own = planes + slot * per_slot;
-    for (int64_t at = begin; at < end; ++at) {
-      const int64_t chunk = at % chunks;
-      run_chunk(*b, {own, own + ring},
-                {at / chunks, chunk * s.oh / chunks, (chunk + 1) * s.oh / chunks});
-    }
-  });
+  if (by_channels)
+    run_by_channels(ctx, *b, planes);
+  else
+    run_by_rows(ctx, *b, planes);
   return 0;
 }
 

@@ -10,7 +10,8 @@ from .._tier import Tier
 from . import _conv_geometry as geo
 from .layouts import activation_layout, depthwise_layout, weight_layout
 
-_WIDE = 96 * 1024  # floats of wide planes that a band keeps (WIDE_FLOATS of bottleneck.cpp)
+# WIDE_FLOATS and SHARED_FLOATS of bottleneck.cpp: what a band keeps, what threads share.
+_WIDE, _SHARED = 96 * 1024, 160 * 1024
 _MOST_ROWS = 8  # rows of a depthwise kernel (DEPTHWISE_ROWS of depthwise.hpp)
 _RECORD = 24  # bytes of a tile segment
 _START = 3e-6  # seconds to enter the kernel and fill its tables
@@ -58,6 +59,12 @@ def _rows(expands: bool, call: Call) -> str | None:
     return _form(expands, call)
 
 
+def _by_channels(g: geo.Geometry, lanes: int, threads: int) -> bool:
+    """Tell whether threads share the plane that is projected, instead of taking rows each."""
+    middle = geo.round_up(g.c, lanes) * g.oh * g.ow
+    return threads > 1 and g.n < threads and middle <= _SHARED
+
+
 def _scratch(g: geo.Geometry, lanes: int, expands: bool) -> int:
     """Return the floats of a slot: expanded rows and the depthwise result of a band."""
     channels = geo.round_up(g.c, lanes)
@@ -76,7 +83,12 @@ def _workspace(lanes: int, expands: bool, call: Call) -> int:
     g = _depthwise(call)
     narrow = int(call.inputs[0].shape[1]) if expands else 0
     records = -(-narrow // lanes) + -(-g.c // lanes)
-    return geo.round_up(records * _RECORD, 64) + 4 * call.threads * _scratch(g, lanes, expands)
+    floats = call.threads * _scratch(g, lanes, expands)
+    if _by_channels(g, lanes, call.threads):  # or by rows, where the pool has fewer threads
+        shared = geo.round_up(g.c, 2 * lanes) * g.oh * g.ow
+        rings = call.threads * 2 * lanes * g.h * g.w if expands else 0
+        floats = max(floats, shared + rings)
+    return geo.round_up(records * _RECORD, 64) + 4 * floats
 
 
 def _cost(lanes: int, expands: bool, call: Call) -> float:
@@ -84,8 +96,10 @@ def _cost(lanes: int, expands: bool, call: Call) -> float:
     padded = partial(geo.round_up, to=lanes)
     pixels, results = g.n * g.h * g.w, g.n * g.oh * g.ow
     threads = min(float(call.threads), max(1.0, g.flops / 1e5))
-    # Rows around the cuts between threads are expanded twice.
-    again = 1.0 + (threads - 1.0) * max(g.kh - g.stride[0], 0) / max(g.h, 1)
+    again = 1.0
+    if not _by_channels(g, lanes, call.threads):
+        # Rows around the cuts between threads are expanded twice.
+        again += (threads - 1.0) * max(g.kh - g.stride[0], 0) / max(g.h, 1)
     narrow = int(call.inputs[0].shape[1]) if expands else 0
     products = 2.0 * results * padded(int(call.outputs[0].shape[1])) * g.c
     products += 2.0 * pixels * again * narrow * padded(g.c)
