@@ -4,6 +4,10 @@
 namespace TY_ISA {
 namespace {
 
+// Whether taps that follow one another in a row of the kernel make one segment: with a single
+// channel, a segment per tap would be a single step.
+bool joins_taps(const ConvPlan &p) { return p.c == 1 && !p.x_blocked && p.sw == 1; }
+
 // Segments over (channel block, tap), in the order in which the weight lies in memory.
 int64_t fill_table(TileSegment *table, const ConvPlan &p, const Band &b) {
   const int64_t blocks = ceil_div(p.c, VF);
@@ -14,7 +18,11 @@ int64_t fill_table(TileSegment *table, const ConvPlan &p, const Band &b) {
       next->a = plane + tap_offset(p, b, p.taps[t]);
       next->b = (block * p.n_weights + p.taps[t].weight) * VF * VF;
       next->count = lesser(VF, p.c - block * VF);
-      ++next;
+      if (joins_taps(p) && next != table && next->a == next[-1].a + next[-1].count &&
+          next->b == next[-1].b + next[-1].count * VF * VF)
+        ++next[-1].count;
+      else
+        ++next;
     }
   }
   return next - table;
@@ -185,8 +193,8 @@ void run_item(const ConvPlan &p, const Band &b, const TileSegment *table, int64_
   pass.item = item;
   pass.tile.segments = table;
   pass.tile.n_segments = segments;
-  pass.tile.a_step = p.x_blocked ? 1 : b.plane;
-  pass.tile.b_step = VF;
+  pass.tile.a_step = p.x_blocked || joins_taps(p) ? 1 : b.plane;
+  pass.tile.b_step = joins_taps(p) ? VF * VF : VF;
   pass.tile.b_next = ceil_div(p.c, VF) * p.n_weights * VF * VF;
   pass.tile.c = acc;
   Epilogue bounds;

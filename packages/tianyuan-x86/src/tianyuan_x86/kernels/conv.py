@@ -91,8 +91,8 @@ def _plain_tiles(g: geo.Geometry, lanes: int, size: tuple[int, int], channels: i
 def _direct_cost(lanes: int, packs: bool, call: Call) -> float:
     g = geo.geometry(call)
     outputs = g.o // g.groups
-    # Lanes behind the last channel of a group cost as much as channels.
-    padding = geo.round_up(outputs, lanes) / max(outputs, 1)
+    # Lanes behind the last channel of a group cost as much as channels, but for half a vector.
+    padding = geo.round_up(outputs, 8) / max(outputs, 1)
     seconds = g.flops * padding / _RATE[lanes]
     if packs:
         seconds += call.inputs[1].nbytes / _WEIGHTS
