@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import os
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -163,3 +165,119 @@ def test_integers_neither_train_nor_are_quantised_again():
     ):
         with pytest.raises(AttrError, match="quantised already"):
             again(integers)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", ["weight", "bias"])
+def test_weights_that_are_not_finite(tmp_path, value, place):
+    """Also behind a ReLU, which would hide minus infinity from whoever looks at activations."""
+    net = network()
+    array = getattr(net[0], place).numpy().copy()
+    array.reshape(-1)[0] = value
+    getattr(net[0], place)[...] = tianyuan.Tensor(array)
+    for refused in (
+        lambda: Q.quantize_static(net, [data(2, 3, 6, 6)]),
+        lambda: Q.quantize_qat(net, example=data(2, 3, 6, 6)),
+    ):
+        with pytest.raises(AttrError, match=rf"0\.{place} have numbers that are not finite"):
+            refused()
+    assert type(net[0]) is M.Conv2d
+    linear = M.Linear(4, 3)
+    linear.weight[...] = tianyuan.Tensor(np.full((3, 4), value, np.float32))
+    for quantise in (Q.quantize_dynamic, Q.quantize_weights):
+        with pytest.raises(AttrError, match="weights of 1 have numbers that are not finite"):
+            quantise(M.Sequential(M.ReLU(), linear))
+    traced = jit.trace(lambda x: linear(x), capture_as_const=True)
+    traced(tianyuan.Tensor(data(2, 4)))
+    traced.dump(str(tmp_path / "x.tym"))
+    target = tmp_path / "y.tym"
+    for in_file in (
+        lambda: Q.quantize_dynamic(tmp_path / "x.tym", target=target),
+        lambda: Q.quantize_weights(tmp_path / "x.tym", target=target),
+        lambda: Q.quantize_static(tmp_path / "x.tym", [data(2, 4)], target=target),
+    ):
+        with pytest.raises(AttrError, match="have numbers that are not finite"):
+            in_file()
+    assert not target.exists()
+
+
+def test_arguments_of_other_kinds_are_named(stored, tmp_path):
+    net, batch = network(), data(2, 3, 6, 6)
+    for qconfig in (3, {"*": 5}, {3: None}):
+        with pytest.raises(AttrError, match="qconfig: got .*, expected a QConfig"):
+            Q.quantize_qat(net, qconfig=qconfig, example=batch)
+    for batches in (None, "data.npz", 3):
+        with pytest.raises(AttrError, match="calibration data is wrong, got .*, expected batches"):
+            Q.quantize_static(net, batches)
+    for keep in (3, [3]):
+        with pytest.raises(AttrError, match="keep is wrong, got .*, expected patterns of names"):
+            Q.quantize_static(net, [batch], keep=keep)
+    with pytest.raises(AttrError, match=r"nothing is left to quantise, got keep=\['\*'\]"):
+        Q.quantize_static(net, [batch], keep="*")
+    with pytest.raises(AttrError, match="bits must be 2, 3 or 4, got '4'"):
+        Q.quantize_weights(net, "4")
+    for again in (Q.quantize_dynamic, Q.quantize_weights):
+        with pytest.raises(AttrError, match="the model is quantised already"):
+            again(stored, target=tmp_path / "again.tym")
+    with pytest.raises(AttrError, match="the model is quantised already"):
+        Q.quantize_static(stored, [batch], target=tmp_path / "again.tym")
+
+
+def test_what_is_no_number_becomes_the_least_integer(stored):
+    """NaN and minus infinity are the lower bound, infinity the upper one, wherever it is run."""
+    program, far = jit.load(str(stored)), 1e9
+    x = data(2, 3, 6, 6)
+    for value, same in ((np.nan, -far), (-np.inf, -far), (np.inf, far)):
+        odd, plain = x.copy(), x.copy()
+        odd[1, 2, 3, 4], plain[1, 2, 3, 4] = value, same
+        np.testing.assert_array_equal(program(odd), program(plain))
+        assert np.isfinite(program(odd)).all()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """An integer module and its program, which takes batches of any size."""
+    integers = Q.quantize_static(network(), [data(2, 3, 6, 6)]).module
+    traced = jit.trace(lambda x: integers(x), symbolic=True, capture_as_const=True)
+    traced(tianyuan.Tensor(data(2, 3, 6, 6)))
+    path = tmp_path_factory.mktemp("shared") / "int8.tym"
+    traced.dump(str(path), arg_names=["x"], dynamic_shapes={"x": {0: "n"}})
+    return integers, jit.load(str(path))
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 7])
+def test_batches_of_any_size(shared, count):
+    """Each picture's integers are those that it has alone."""
+    integers, program = shared
+    x = data(count, 3, 6, 6, seed=count)
+    got = np.asarray(program(x))
+    np.testing.assert_array_equal(got, integers(tianyuan.Tensor(x)).numpy())
+    for i in range(count):
+        np.testing.assert_array_equal(got[i : i + 1], program(x[i : i + 1]))
+
+
+def test_threads_share_a_program(shared):
+    integers, program = shared
+    inputs = [data(i % 3 + 1, 3, 6, 6, seed=i) for i in range(12)]
+    wanted = [np.asarray(program(x)).copy() for x in inputs]
+
+    def work(start):
+        return all(
+            np.array_equal(run(inputs[i]), wanted[i])
+            for i in [*range(start, 12), *range(start)] * 4
+            for run in (program, lambda x: integers(tianyuan.Tensor(x)).numpy())
+        )
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(0, 12, 3)))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_gives_the_same_integers(shared):
+    program, x = shared[1], data(2, 3, 6, 6)
+    want = np.asarray(program(x)).copy()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if np.array_equal(program(x), want) else 3)
+    assert os.waitpid(child, 0)[1] == 0

@@ -122,9 +122,16 @@ QConfigs = QConfig | Mapping[str, "QConfig | None"]
 
 
 def check_patterns(qconfig: QConfigs, names: Iterable[str]) -> None:
-    """Raise AttrError, listing the patterns, where one matches no module."""
+    """Raise AttrError where a configuration is none, or a pattern, listed, matches no module."""
     if isinstance(qconfig, QConfig):
         return
+    sound = isinstance(qconfig, Mapping) and all(
+        isinstance(p, str) and isinstance(c, (QConfig, type(None))) for p, c in qconfig.items()
+    )
+    if not sound:
+        raise AttrError(
+            f"qconfig: got {qconfig!r:.80}, expected a QConfig, or one or None by pattern of names"
+        )
     known = list(names)
     lost = [p for p in qconfig if not any(fnmatchcase(name, p) for name in known)]
     if lost:

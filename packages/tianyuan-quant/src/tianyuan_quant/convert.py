@@ -11,6 +11,7 @@ from tianyuan import Tensor
 from tianyuan.errors import AttrError
 from tianyuan.module import Module
 
+from .checks import check_parameters
 from .config import QConfig, QConfigs, check_patterns, config_of, ema_fakequant_qconfig
 from .fuse import fuse, put
 from .observer import PassiveObserver
@@ -59,6 +60,7 @@ def quantize_qat(
                 f"({type(part).__name__}), expected a float network"
             )
     check_patterns(qconfig, (name for name, _ in module.named_modules()))
+    check_parameters("quantize_qat", module)
     net = module if inplace else copy.deepcopy(module)
     examples = _examples(example)
     classes = qat_classes(mapping)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
@@ -16,6 +15,7 @@ from tianyuan.imperative import dispatch
 from tianyuan.jit.model import as_input, read_model, write_model
 
 from .calibrate import Ranges, evaluate
+from .checks import batches_of, check_finite, check_kept, patterns_of
 from .config import QConfig, static_qconfig
 from .graph_equalise import equalize_graph
 from .graph_measure import measured
@@ -64,14 +64,19 @@ def quantize_file(
     >>> report.output_snr > 20
     True
     """
+    keep = patterns_of("quantize", keep)
+    data = batches_of("quantize", calibration_data)
     graph, names = read_floats(source)
     inputs = [value.name for value in graph.inputs]
     graph = prepared(graph)
-    batches = _batches(graph, calibration_data)
+    batches = _batches(graph, data)
     quantiser = Quantiser(graph, Ranges(qconfig), qconfig, keep)
     every = Quantiser(graph, quantiser.ranges, qconfig)
-    named = [label(node) for node in graph.nodes if every.is_product(node)]
-    check_kept("quantize", keep, named, "product with a constant weight")
+    found = [node for node in graph.nodes if every.is_product(node)]
+    check_kept("quantize", keep, list(map(label, found)), "product with a constant weight", graph)
+    for node in found:
+        constants = [graph.constants[v].array for v in node.inputs[1:] if v in graph.constants]
+        check_finite("quantize", label(node), *(c for c in constants if c.dtype.kind == "f"))
     if equalize:
         equalize_graph(graph)
     for batch in batches:
@@ -158,18 +163,6 @@ def _batches(graph: Graph, data: Iterable[Any]) -> list[list[np.ndarray]]:
     if not any(x.size for batch in found for x in batch):
         raise AttrError("quantize: there is no calibration data, expected a batch")
     return found
-
-
-def check_kept(op: str, keep: Sequence[str], names: Sequence[str], what: str) -> None:
-    """Raise AttrError where there is nothing to quantise, or a pattern matches none of it."""
-    if not names:
-        raise AttrError(f"{op}: the model has no {what} to quantise")
-    lost = [p for p in keep if not any(fnmatchcase(name, p) for name in names)]
-    if lost:
-        raise AttrError(
-            f"{op}: nothing has a name of {', '.join(map(repr, lost))}, expected a pattern of one "
-            f"of {', '.join(sorted(set(names))[:12])}"
-        )
 
 
 def _weight_error(quantiser: Quantiser, node: Node, values: dict[Value, np.ndarray]) -> np.ndarray:

@@ -14,6 +14,7 @@ from tianyuan.errors import AttrError
 from tianyuan.jit import load
 from tianyuan.module import Module
 
+from .checks import batches_of, patterns_of
 from .config import QConfig, QConfigs, static_qconfig
 from .convert import (
     disable_observer,
@@ -75,6 +76,7 @@ def quantize_static(
     """
     if rounding_steps < 0:
         raise AttrError(f"quantize_static: rounding_steps is negative, got {rounding_steps}")
+    keep = patterns_of("quantize_static", keep)
     if not isinstance(model, Module):
         if target is None or not isinstance(qconfig, QConfig):
             raise AttrError(
@@ -93,6 +95,11 @@ def quantize_static(
     net = quantize_qat(net, qconfig=_without(qconfig, keep), example=batches[0])
     net.eval()
     parts = _parts(net)
+    if not parts:
+        raise AttrError(
+            f"quantize_static: nothing is left to quantise, got keep={list(keep)}, expected a "
+            "network with layers that have integer forms"
+        )
     with hide_fake_quant(net):
         enable_observer(net)
         for batch in batches:
@@ -119,7 +126,7 @@ def _without(qconfig: QConfigs, keep: Sequence[str]) -> QConfigs:
 
 def _checked(data: Iterable[Any]) -> list[Batch]:
     batches: list[Batch] = []
-    for index, item in enumerate(data):
+    for index, item in enumerate(batches_of("quantize_static", data)):
         given = item if isinstance(item, (tuple, list)) else (item,)
         batch = tuple(x if isinstance(x, Tensor) else Tensor(x) for x in given)
         for x in batch:

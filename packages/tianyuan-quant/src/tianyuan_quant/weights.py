@@ -18,8 +18,9 @@ from tianyuan.jit.model import write_model
 from tianyuan.module import Module
 from tianyuan.ops.quantized_linear import packed_int4, unpacked_int4
 
+from .checks import check_finite, check_kept, patterns_of
 from .convert import replace_parts
-from .files import check_kept, read_floats
+from .files import read_floats
 from .graphs import label, prepared
 from .quantized.module import QuantizedModule
 from .quantized.weights import (
@@ -123,6 +124,7 @@ def _quantised(
     module: Callable[[Any, str], Any],
     arrays: Callable[[np.ndarray], _Rewritten],
 ) -> StaticResult:
+    keep = patterns_of(op, keep)
     if isinstance(model, Module):
         return _network(op, model, keep, example, module)
     if target is None:
@@ -148,6 +150,7 @@ def _network(
         kept = any(fnmatchcase(name, pattern) for pattern in keep)
         if type(part) is not M.Linear or kept or part.quantize_disabled:
             return None
+        check_finite(op, name, part.weight.numpy())
         made: Any = make(part, name)
         layers.append(_row(name, part.weight.numpy(), made.float_weight(), type(made).__name__))
         return made  # type: ignore[no-any-return]
@@ -181,7 +184,7 @@ def _file(
     inputs = [value.name for value in graph.inputs]
     graph = prepared(graph)
     found = [label(node) for node in graph.nodes if _is_linear(graph, node)]
-    check_kept(op, keep, found, "product with a constant weight")
+    check_kept(op, keep, found, "product with a constant weight", graph)
     layers: list[LayerReport] = []
 
     def visit(to: Rebuilder, node: Node) -> Sequence[Value] | None:
@@ -191,6 +194,7 @@ def _file(
             return None
         weight = graph.constants[node.inputs[1]].array
         rows = np.ascontiguousarray(weight if node.attrs.transpose_b else weight.T)
+        check_finite(op, name, rows)
         kind, stored, scales, meant, attrs = arrays(rows)
         layers.append(_row(name, rows, meant, kind))
         return _rewritten(to, node, kind, stored, scales, attrs)

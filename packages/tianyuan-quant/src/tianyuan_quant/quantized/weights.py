@@ -141,6 +141,6 @@ class LinearInt4(_Stored):
 def check_int4(bits: int, group: int) -> None:
     """Raise AttrError for bits or groups that four bits cannot hold."""
     if bits not in (2, 3, 4):
-        raise AttrError(f"quantize_weights: bits must be 2, 3 or 4, got {bits}")
+        raise AttrError(f"quantize_weights: bits must be 2, 3 or 4, got {bits!r}")
     if isinstance(group, bool) or not isinstance(group, int) or group < 1:
         raise AttrError(f"quantize_weights: group must be a positive int, got {group!r}")

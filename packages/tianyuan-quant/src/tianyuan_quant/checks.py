@@ -1,0 +1,71 @@
+"""Refuse what no quantisation can serve, naming where it stands, before anything is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+from tianyuan.errors import AttrError
+from tianyuan.graph.graph import Graph
+from tianyuan.module import Module
+
+
+def patterns_of(op: str, keep: Any) -> tuple[str, ...]:
+    """Return patterns of names; a text is one pattern.
+
+    >>> patterns_of("quantize_static", "head.*")
+    ('head.*',)
+    """
+    found = (keep,) if isinstance(keep, str) else tuple(keep) if _is_iterable(keep) else keep
+    if not isinstance(found, tuple) or not all(isinstance(p, str) for p in found):
+        raise AttrError(f"{op}: keep is wrong, got {keep!r}, expected patterns of names")
+    return found
+
+
+def batches_of(op: str, data: Any) -> Iterable[Any]:
+    """Return calibration data, which must be iterable."""
+    if isinstance(data, (str, bytes)) or not _is_iterable(data):
+        raise AttrError(
+            f"{op}: calibration data is wrong, got {type(data).__name__}, expected batches"
+        )
+    return data  # type: ignore[no-any-return]
+
+
+def _is_iterable(value: Any) -> bool:
+    return hasattr(value, "__iter__")
+
+
+def check_finite(op: str, name: str, *arrays: np.ndarray) -> None:
+    """Raise AttrError where a weight or bias has infinities or NaN."""
+    if not all(np.isfinite(array).all() for array in arrays):
+        raise AttrError(
+            f"{op}: the weights of {name or 'the network itself'} have numbers that are not finite"
+        )
+
+
+def check_parameters(op: str, net: Module) -> None:
+    """Raise AttrError where a parameter of a network has infinities or NaN."""
+    for name, parameter in net.named_parameters():
+        check_finite(op, name, parameter.numpy())
+
+
+def check_kept(
+    op: str, keep: Sequence[str], names: Sequence[str], what: str, graph: Graph | None = None
+) -> None:
+    """Raise AttrError where there is nothing to quantise, or a pattern matches none of it."""
+    if not names:
+        if graph is not None and any(_is_stored(node.op.name) for node in graph.nodes):
+            raise AttrError(f"{op}: the model is quantised already, expected one of floats")
+        raise AttrError(f"{op}: the model has no {what} to quantise")
+    lost = [p for p in keep if not any(fnmatchcase(name, p) for name in names)]
+    if lost:
+        raise AttrError(
+            f"{op}: nothing has a name of {', '.join(map(repr, lost))}, expected a pattern of one "
+            f"of {', '.join(sorted(set(names))[:12])}"
+        )
+
+
+def _is_stored(op: str) -> bool:
+    return op.endswith("_quantized") or op in ("linear_dynamic", "linear_int4")
