@@ -84,9 +84,9 @@ class LinearDynamic(_Stored):
 
     >>> import tianyuan.module as M
     >>> layer = M.Linear(2, 1)
-    >>> layer.weight[...] = Tensor([[127.0, 0.5]])
-    >>> LinearDynamic(layer)(Tensor([[1.0, 0.0]])).tolist()
-    [[127.0]]
+    >>> layer.weight[...] = Tensor([[127.0, 0.5]])  # a scale of 1
+    >>> LinearDynamic(layer)(Tensor([[255.0, 0.0]])).tolist()
+    [[32385.0]]
     """
 
     def __init__(self, layer: Any, owner: str = "") -> None:
