@@ -32,7 +32,15 @@ uint64_t xcr0() {
   return (static_cast<uint64_t>(high) << 32) | low;
 }
 
-// Linux hands out the tile state only to a process that asked for it.
+// Whether palette 1 has the tiles that kernels are written for: 8 of 16 rows of 64 bytes.
+bool has_whole_tiles() {
+  if (__get_cpuid_max(0, nullptr) < 0x1d || cpuid(0x1d, 0).eax < 1) return false;
+  const Registers palette = cpuid(0x1d, 1);
+  return palette.ebx >> 16 >= 8 && (palette.ebx & 0xffff) >= 64 && (palette.ecx & 0xffff) >= 16;
+}
+
+// Linux hands out the tile state only to a process that asked for it. The permission holds for all
+// threads and for children of fork; without it the first ldtilecfg would end the process.
 bool permit_tiles() {
 #if defined(__linux__) && defined(SYS_arch_prctl)
   constexpr long request_permission = 0x1023;  // ARCH_REQ_XCOMP_PERM
@@ -53,7 +61,8 @@ uint32_t os_features(uint32_t leaf1_ecx, bool has_tiles) {
   uint32_t found = 0;
   if ((saved & 0x6) == 0x6) found |= TY_X86_OS_YMM;
   if ((saved & 0xe6) == 0xe6) found |= TY_X86_OS_ZMM;
-  if (has_tiles && (saved & 0x60000) == 0x60000 && permit_tiles()) found |= TY_X86_OS_TILE;
+  if (has_tiles && (saved & 0x60000) == 0x60000 && has_whole_tiles() && permit_tiles())
+    found |= TY_X86_OS_TILE;
   return found;
 }
 
@@ -81,6 +90,11 @@ constexpr uint32_t needs_avx512 = needs_avx2 | TY_X86_AVX512F | TY_X86_AVX512BW 
                                   TY_X86_AVX512VL | TY_X86_OS_ZMM;
 constexpr uint32_t needs_vnni = needs_avx512 | TY_X86_AVX512_VNNI;
 constexpr uint32_t needs_bf16 = needs_vnni | TY_X86_AVX512_BF16;
+#if defined(TY_EMULATE_TILES)
+constexpr uint32_t needs_amx = needs_vnni;
+#else
+constexpr uint32_t needs_amx = needs_vnni | TY_X86_AMX_TILE | TY_X86_AMX_INT8 | TY_X86_OS_TILE;
+#endif
 
 }  // namespace
 
@@ -99,6 +113,8 @@ bool has_tier(const char *name) {
     needed = needs_vnni;
   } else if (strcmp(name, "bf16") == 0) {
     needed = needs_bf16;
+  } else if (strcmp(name, "amx") == 0) {
+    needed = needs_amx;
   } else {
     return false;
   }

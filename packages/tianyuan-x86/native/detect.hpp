@@ -20,7 +20,7 @@ enum ty_x86_feature : uint32_t {
   TY_X86_AMX_BF16 = 1u << 13,
   TY_X86_OS_YMM = 1u << 14,
   TY_X86_OS_ZMM = 1u << 15,
-  TY_X86_OS_TILE = 1u << 16,  // XCR0 has the tile state and the kernel permits it to this process
+  TY_X86_OS_TILE = 1u << 16,  // XCR0 has the tile state, the kernel permits it to this process
 };
 
 namespace tianyuan_x86 {
@@ -29,7 +29,7 @@ namespace tianyuan_x86 {
 // the CPU has them; later calls return what was found.
 uint32_t features();
 
-// Whether this machine runs the objects of a tier ("avx2", "avx512", "vnni").
+// Whether this machine runs the objects of a tier ("avx2", "avx512", "vnni", "amx").
 bool has_tier(const char *name);
 
 }  // namespace tianyuan_x86

@@ -1,7 +1,8 @@
 // Products of 8-bit integers: what convolution and matrix product share from packed operands on.
 //
-// Weights lie as [block of 16 outputs][K / 4][16 outputs][4 terms], and one more row of [16
-// outputs] int32 that holds their sums. Images lie as [n][y][x][channels], their channels padded.
+// Weights lie as [block of 16 outputs][K / 4][16 outputs][4 terms], zeros up to a whole number of
+// equal steps, and one more row of [16 outputs] int32 that holds their sums. Images lie as
+// [n][y][x][channels], their channels padded.
 #pragma once
 
 #include "kernel.hpp"
@@ -9,12 +10,22 @@
 
 namespace TY_ISA {
 
+// Whether products are made in tiles of AMX, or in their emulation.
+#if defined(__AMX_INT8__) || defined(TY_EMULATE_TILES)
+#define Q8_TILES 1
+#else
+#define Q8_TILES 0
+#endif
+
 #if defined(__AVX512VNNI__)
-// Unsigned bytes, signed ones moved up by 128: what vpdpbusd multiplies by signed weights.
+// Unsigned bytes, signed ones moved up by 128: what vpdpbusd multiplies by signed weights. Tiles
+// take both as they are.
 typedef uint8_t Operand;
+enum { Q8_FLIPS = !Q8_TILES };
 #else
 // Differences to the zero point: vpmaddwd multiplies them by widened weights without saturating.
 typedef int16_t Operand;
+enum { Q8_FLIPS = 1 };
 #endif
 
 TY_INLINE int64_t q8_ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -23,6 +34,23 @@ TY_INLINE int64_t q8_lesser(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // Channels that a pixel of a channels-last image takes.
 TY_INLINE int64_t q8_channels(int64_t c) { return c <= 4 ? 4 : q8_up(c, 16); }
+
+// Rows of four terms of a panel, without that of the sums: they are cut into the fewest equal steps
+// of at most 16, which is what a tile holds.
+TY_INLINE int64_t q8_panel_rows(int64_t k4) {
+  const int64_t steps = q8_ceil(k4, 16);
+  return steps == 0 ? 0 : q8_up(k4, steps);
+}
+TY_INLINE int64_t q8_panel_bytes(int64_t k4) { return (q8_panel_rows(k4) + 1) * 64; }
+
+TY_INLINE int32_t q8_load32(const void *from) {
+  int32_t value;
+  __builtin_memcpy(&value, from, 4);
+  return value;
+}
+TY_INLINE __m128i q8_load128(const int8_t *from) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i *>(from));
+}
 
 // How a float32 result becomes a stored integer; lower and upper are relative to the zero point.
 struct Q8Store {
@@ -143,9 +171,13 @@ TY_INLINE vi q8_narrowed(const vi (&whole)[4], const Q8Narrow &n) {
 #endif
 }
 
+struct Q8Gather;
+
 // A product: every pixel is a row of the first operand, every output a column of the second.
 struct Q8Plan {
   const Operand *x;
+  bool is_signed;          // x as tiles read it
+  const Q8Gather *gather;  // where rows are gathered from, for tiles only; else NULL: they lie in x
   int64_t image, row, pixel;  // distances in elements: of images, of output rows, of pixels
   int64_t n, oh, ow;
   const Q8Run *runs;
@@ -167,8 +199,15 @@ struct Q8Plan {
 
 void q8_run(const ty_ctx *ctx, const Q8Plan &given);
 
+// Multiplier, residual, rounding and clamping of sums, which lie as [rows][blocks][16 outputs],
+// into the pixels from `first` and the outputs from `o` on.
+void q8_finish_rows(const Q8Plan &p, const int32_t *sums, int rows, int blocks, int64_t first,
+                    int64_t o);
+
 // Bytes of a packed weight.
-TY_INLINE int64_t q8_packed_bytes(int64_t o, int64_t k4) { return q8_ceil(o, 16) * (k4 + 1) * 64; }
+TY_INLINE int64_t q8_packed_bytes(int64_t o, int64_t k4) {
+  return q8_ceil(o, 16) * q8_panel_bytes(k4);
+}
 
 // A second operand in any form: term (tap, c) of output o lies at o * o_step + c * c_step + tap.
 struct Q8Form {
@@ -203,14 +242,14 @@ void q8_fold_zero(int32_t *bias, const int32_t *w_zero, const int8_t *weight, in
 
 // Zero points of the two forms of operands.
 TY_INLINE int32_t q8_zero(uint8_t, int64_t zero_point, bool is_signed) {
-  return static_cast<int32_t>(zero_point) + (is_signed ? 128 : 0);
+  return static_cast<int32_t>(zero_point) + (Q8_FLIPS && is_signed ? 128 : 0);
 }
 TY_INLINE int32_t q8_zero(int16_t, int64_t, bool) { return 0; }
 
 // Turns stored bytes into operands.
 TY_INLINE void q8_convert(uint8_t *to, const uint8_t *from, int64_t count, int64_t,
                           bool is_signed) {
-  if (!is_signed) {
+  if (!Q8_FLIPS || !is_signed) {
     __builtin_memcpy(to, from, static_cast<size_t>(count));
     return;
   }
@@ -246,6 +285,9 @@ TY_INLINE void q8_fill(int16_t *to, int16_t value, int64_t count) {
   for (; i + 16 <= count; i += 16) _mm256_storeu_si256(reinterpret_cast<__m256i *>(to + i), values);
   for (; i < count; ++i) to[i] = value;
 }
+
+// Elements between the rows of a copied first operand: whole steps for tiles.
+TY_INLINE int64_t q8_row_room(int64_t k4) { return 4 * (Q8_TILES ? q8_panel_rows(k4) : k4); }
 
 // Hands out parts of a workspace, each on a line of its own.
 struct Q8Scratch {

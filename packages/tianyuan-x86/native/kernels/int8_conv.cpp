@@ -8,7 +8,7 @@ namespace {
 bool reads_in_place(const Q8ConvShape &s, bool is_signed) {
 #if defined(__AVX512VNNI__)
   const bool whole = s.groups == 1 || s.c / s.groups % 4 == 0;
-  return !is_signed && whole && s.top + s.left + s.bottom + s.right == 0;
+  return !(Q8_FLIPS && is_signed) && whole && s.top + s.left + s.bottom + s.right == 0;
 #else
   (void)s;
   (void)is_signed;
@@ -61,6 +61,24 @@ void sum_windows(const ty_ctx *ctx, const WindowSums &to, const Q8Plan &p, const
       });
 }
 
+#if Q8_TILES
+// Whether tiles work less where the terms of every pixel are gathered first. Without that, pixels
+// must lie at equal distances, and what lies between the rows of an image is multiplied too.
+// Counted in cycles: tiles take a row of 64 terms by 16 outputs in each, copies a line in two.
+bool gathers(const Q8ConvShape &s, const Q8Run *runs, int64_t n_runs, bool in_place) {
+  const int64_t width = s.w + s.left + s.right, blocks = q8_ceil(s.o / s.groups, 16) * s.groups;
+  if (s.sh * width % s.sw != 0) return true;
+  const int64_t step = q8_even_step(runs[0].k4), k4 = runs[0].k4 * n_runs;
+  const double pixels = static_cast<double>(s.n * s.oh * s.ow);
+  const int64_t positions = s.n * ((s.oh - 1) * (s.sh * width / s.sw) + s.ow);
+  const int64_t copied = in_place ? 0 : s.n * (s.h + s.top + s.bottom) * width * q8_channels(s.c);
+  const double left = static_cast<double>(positions * blocks * (k4 / (step > 0 ? step : 1))) +
+                      static_cast<double>(copied) / 32;
+  const int64_t lines = n_runs * q8_ceil(runs[0].k4, 16) * s.groups;
+  return pixels * static_cast<double>(blocks * q8_ceil(k4, 16) + 2 * lines) < left;
+}
+#endif
+
 int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *attrs,
         void *workspace, bool packed) {
   const auto &a = *reinterpret_cast<const ty_conv2d_quantized_attrs *>(attrs);
@@ -86,14 +104,11 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   if (a.has_residual) p.residual.is_signed = inputs[next].dtype == TY_INT8;
   int64_t height = s.h, width = s.w;
   p.x = static_cast<const Operand *>(inputs[0].data);
-  if (!reads_in_place(s, is_signed)) {
+  p.is_signed = is_signed;
+  const bool in_place = reads_in_place(s, is_signed);
+  if (!in_place) {
     height += s.top + s.bottom;
     width += s.left + s.right;
-    const int64_t size = s.n * height * width * channels + 64;
-    Operand *copy = static_cast<Operand *>(scratch.take(size * sizeof(Operand)));
-    q8_copy_padded(ctx, copy, static_cast<const uint8_t *>(inputs[0].data), s, a.x_zero_point,
-                   is_signed);
-    p.x = copy;
   }
   WindowSums sums = {};
   if (has_zeros) {
@@ -109,6 +124,22 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   p.runs = runs;
   p.n_runs = write_runs(s, width * channels, runs);
   p.k4 = s.kh * s.kw * q8_ceil(group_c, 4);
+#if Q8_TILES
+  Q8Gather gather = {s, nullptr, static_cast<uint8_t>(a.x_zero_point), nullptr};
+  if (gathers(s, runs, p.n_runs, in_place)) {
+    gather.stage = static_cast<uint8_t *>(
+        scratch.take(ctx->threads * q8_stage_bytes(p.k4, s.n * s.oh * s.ow)));
+    p.gather = &gather;
+    p.n_runs = 1;
+    runs[0] = {0, q8_panel_rows(p.k4)};
+  }
+#endif
+  if (!in_place && p.gather == nullptr) {
+    Operand *copy = static_cast<Operand *>(scratch.take((s.n * p.image + 64) * sizeof(Operand)));
+    q8_copy_padded(ctx, copy, static_cast<const uint8_t *>(inputs[0].data), s, a.x_zero_point,
+                   is_signed);
+    p.x = copy;
+  }
   p.o = group_o;
   p.y_pixel = q8_channels(s.o);
   p.store = q8_store_of(a);
@@ -127,6 +158,9 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
       p.weight = own;
     }
     p.x = x + group * group_c;
+#if Q8_TILES
+    gather.x = p.x;
+#endif
     if (has_zeros) {
       p.w_zero = columns.w_zero + first;
       p.row_sums = sums.windows;

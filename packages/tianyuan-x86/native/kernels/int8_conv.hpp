@@ -9,11 +9,39 @@ namespace TY_ISA {
 int q8_conv_packed(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
                    const ty_attrs *attrs, void *workspace);
 
-namespace {
-
 struct Q8ConvShape {
   int64_t n, c, h, w, o, oh, ow, kh, kw, sh, sw, dh, dw, top, left, bottom, right, groups;
 };
+
+// How tiles gather the terms of pixels that do not lie at equal distances, a chunk at a time.
+struct Q8Gather {
+  Q8ConvShape shape;
+  const uint8_t *x;  // the first channel of the group
+  uint8_t zero;      // what padding holds
+  uint8_t *stage;    // one for each slot
+};
+
+// Pixels that are gathered at once: their terms stay in the second cache.
+TY_INLINE int64_t q8_gathered(int64_t k4, int64_t pixels) {
+  const int64_t fit = (512 << 10) / (q8_row_room(k4) + 1) / 32 * 32;
+  return q8_lesser(fit < 64 ? 64 : q8_lesser(fit, 1024), q8_up(pixels, 32));
+}
+TY_INLINE int64_t q8_stage_bytes(int64_t k4, int64_t pixels) {
+  return q8_up(q8_gathered(k4, pixels) * q8_row_room(k4) + 64, 64);
+}
+
+// Writes the terms of the pixels [begin, end) of all images, in the order of packed weights, to
+// rows of `row_bytes`. 64 bytes behind the last row may be written.
+void q8_gather(const Q8Gather &g, uint8_t *to, int64_t begin, int64_t end, int64_t row_bytes);
+
+// The largest part of k4 rows that divides them and fits a tile.
+TY_INLINE int64_t q8_even_step(int64_t k4) {
+  int64_t steps = q8_ceil(k4, 16);
+  while (steps > 0 && k4 % steps != 0) ++steps;
+  return steps == 0 ? 0 : k4 / steps;
+}
+
+namespace {
 
 static inline Q8ConvShape q8_conv_shape(const ty_conv2d_quantized_attrs &a, const ty_tensor *inputs,
                                         const ty_tensor &y) {

@@ -7,7 +7,7 @@ namespace {
 // Rows of the first operand: (rows, k), or (k, rows) where it is transposed.
 void copy_rows(const ty_ctx *ctx, Operand *to, const uint8_t *from, int64_t rows, int64_t k,
                bool transposed, int64_t zero_point, bool is_signed) {
-  const int64_t stride = q8_up(k, 4);
+  const int64_t stride = q8_row_room(q8_ceil(k, 4));
   ty_parallel(ctx, rows, 1 + 16384 / (k + 1), [&](int64_t begin, int64_t end, int32_t) {
     for (int64_t row = begin; row < end; ++row) {
       Operand *target = to + row * stride;
@@ -22,11 +22,13 @@ void copy_rows(const ty_ctx *ctx, Operand *to, const uint8_t *from, int64_t rows
 }
 
 void sum_rows(const ty_ctx *ctx, int32_t *to, const Operand *from, int64_t rows, int64_t k,
-              int64_t stride) {
+              int64_t stride, bool is_signed) {
+  const bool as_stored = !Q8_FLIPS && is_signed;
   ty_parallel(ctx, rows, 1 + 16384 / (k + 1), [&](int64_t begin, int64_t end, int32_t) {
     for (int64_t row = begin; row < end; ++row) {
       int32_t sum = 0;
-      for (int64_t i = 0; i < k; ++i) sum += from[row * stride + i];
+      for (int64_t i = 0; i < k; ++i)
+        sum += as_stored ? static_cast<int8_t>(from[row * stride + i]) : from[row * stride + i];
       to[row] = sum;
     }
   });
@@ -70,13 +72,14 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   if (!has_zeros) columns.w_zero = nullptr;
   int32_t *row_sums = static_cast<int32_t *>(scratch.take(4 * rows));
   const int64_t k4 = q8_ceil(k, 4);
-  Operand *copy = static_cast<Operand *>(scratch.take(rows * k4 * 4 * sizeof(Operand)));
+  Operand *copy = static_cast<Operand *>(scratch.take(rows * q8_row_room(k4) * sizeof(Operand)));
   int8_t *own = static_cast<int8_t *>(static_cast<void *>(scratch.next));
   int next = 2;
   const int32_t *bias = a.has_bias ? static_cast<const int32_t *>(inputs[next++].data) : nullptr;
-  const Q8Run terms = {0, k4};
+  const Q8Run terms = {0, q8_row_room(k4) / 4};
   Q8Plan p = {};
-  p.pixel = k4 * 4;
+  p.is_signed = is_signed;
+  p.pixel = q8_row_room(k4);
   p.row = p.image = rows * p.pixel;
   p.n = p.oh = p.n_runs = 1;
   p.ow = rows;
@@ -96,13 +99,13 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
     const uint8_t *from = static_cast<const uint8_t *>(x.data) + matrix_of(x, y, item) * rows * k;
     p.x = copy;
 #if defined(__AVX512VNNI__)
-    const bool in_place = !is_signed && !a.transpose_a && k % 4 == 0;
+    const bool in_place = !(Q8_FLIPS && is_signed) && !a.transpose_a && k == p.pixel;
     if (in_place) p.x = from;
 #else
     const bool in_place = false;
 #endif
     if (!in_place) copy_rows(ctx, copy, from, rows, k, a.transpose_a, a.x_zero_point, is_signed);
-    if (has_zeros) sum_rows(ctx, row_sums, p.x, rows, k, p.pixel);
+    if (has_zeros) sum_rows(ctx, row_sums, p.x, rows, k, p.pixel, is_signed);
     p.weight = static_cast<const int8_t *>(w.data);
     if (!packed) {
       Q8Form form = {n, k, 1, 1, n, w_unsigned};

@@ -263,7 +263,8 @@ bool centre(const Wino &w, const int8_t *direct, const int32_t *magnitudes, int6
   const int64_t middle2 = (w.is_signed ? -1 : 255) - 2 * x_zero;
   for (int64_t o = 0; o < w.o_blocks * 16; ++o) {
     int32_t sum;
-    __builtin_memcpy(&sum, direct + (o / 16 * (k4 + 1) + k4) * 64 + o % 16 * 4, 4);
+    __builtin_memcpy(&sum,
+                     direct + o / 16 * q8_panel_bytes(k4) + q8_panel_rows(k4) * 64 + o % 16 * 4, 4);
     if (255 * static_cast<int64_t>(magnitudes[o]) + 4 >= int64_t{1} << 26) return false;
     const uint32_t middle = static_cast<uint32_t>(middle2 * sum / 2);
     start[o] = static_cast<int32_t>(0u - 36u * middle);

@@ -10,8 +10,9 @@ from tianyuan.errors import PluginError
 from tianyuan.kernel import CFunction, Kernel
 
 LANES = {"avx2": 8, "avx512": 16}  # float32 lanes of a vector; worst tier first
-ORDER = (*LANES, "vnni", "bf16")  # all tiers; vnni has integer kernels only, bf16 those of pairs
+ORDER = (*LANES, "vnni", "bf16", "amx")  # all tiers; from vnni on, for types of their own
 INT8_TIERS = ("avx2", "vnni")
+PRODUCT_TIERS = (*INT8_TIERS, "amx")  # those with products of 8-bit integers
 BF16_TIERS = ("bf16",)
 
 

@@ -33,7 +33,31 @@ def table_bytes(outputs: int) -> int:
 
 def packed_bytes(outputs: int, terms: int) -> int:
     """Return the bytes of a packed weight; ``terms`` are counted in fours."""
-    return -(-outputs // 16) * (terms + 1) * 64
+    return -(-outputs // 16) * (panel_rows(terms) + 1) * 64
+
+
+def panel_rows(terms: int) -> int:
+    """Return the rows of a packed weight: the fewest equal steps of at most 16, as tiles hold."""
+    steps = -(-terms // 16)
+    return round_up(terms, steps) if steps else 0
+
+
+TILE_ROWS = 26  # the fewest rows that keep tiles busy: products of the same sums wait for each other
+TILE_RATE = 1.3e9  # rows of 64 terms by 16 outputs per second and thread, an estimate
+
+
+def row_room(tier: str, terms: int) -> int:
+    """Return the terms between rows of a copied first operand (q8_row_room of int8.hpp)."""
+    return 4 * (panel_rows(terms) if tier == "amx" else terms)
+
+
+def tile_seconds(rows: float, steps: float, outputs: int, results: int) -> float:
+    """Estimate what a product takes in tiles, whose sums become results beside it.
+
+    ``steps`` counts the tiles along the terms, ``results`` the sums.
+    """
+    multiplied = max(rows, TILE_ROWS) * steps * -(-outputs // 16)
+    return (multiplied + 0.2 * results) / TILE_RATE
 
 
 def _image_extents(shape: Shape) -> Shape:
@@ -72,27 +96,28 @@ def pack_panels(matrix: np.ndarray) -> np.ndarray:
     """Pack (outputs, taps, terms) into panels of 16 outputs with 4 terms next to each other."""
     o, taps, c = matrix.shape
     fours = taps * -(-c // 4)
-    packed = np.empty((-(-o // 16), fours + 1, 16, 4), matrix.dtype)
-    step = max(_SLICE // (64 * (fours + 1)), 1)
+    packed = np.empty((-(-o // 16), panel_rows(fours) + 1, 16, 4), matrix.dtype)
+    packed[:, fours:-1] = 0
+    step = max(_SLICE // (64 * packed.shape[1]), 1)
     for block in range(0, packed.shape[0], step):
         part, rows = packed[block : block + step], matrix[16 * block : 16 * (block + step)]
         padded = np.zeros((16 * part.shape[0], taps, round_up(c, 4)), matrix.dtype)
         padded[: rows.shape[0], :, :c] = rows
-        part[:, :-1] = padded.reshape(-1, 16, fours, 4).transpose(0, 2, 1, 3)
+        part[:, :fours] = padded.reshape(-1, 16, fours, 4).transpose(0, 2, 1, 3)
         _write_sums(part)
     return packed
 
 
 def unpack_panels(array: np.ndarray, o: int, taps: int, c: int) -> np.ndarray:
     """Return (outputs, taps, terms) without the sums."""
-    split = array[:, :-1].transpose(0, 2, 1, 3)
+    split = array[:, : taps * -(-c // 4)].transpose(0, 2, 1, 3)
     rows: np.ndarray = split.reshape(array.shape[0] * 16, taps, -1)[:o, :, :c]
     return rows
 
 
 def _weight_extents(shape: Shape) -> Shape:
     o, i, h, w = shape
-    return (-(-o // 16), h * w * -(-i // 4) + 1, 16, 4)
+    return (-(-o // 16), panel_rows(h * w * -(-i // 4)) + 1, 16, 4)
 
 
 def pack_conv_weight(array: np.ndarray) -> np.ndarray:
@@ -110,7 +135,7 @@ def unpack_conv_weight(array: np.ndarray, shape: Shape) -> np.ndarray:
 
 def _matrix_extents(swapped: bool, shape: Shape) -> Shape:
     n, k = shape if swapped else shape[::-1]
-    return (-(-n // 16), -(-k // 4) + 1, 16, 4)
+    return (-(-n // 16), panel_rows(-(-k // 4)) + 1, 16, 4)
 
 
 def _pack_matrix(swapped: bool, array: np.ndarray) -> np.ndarray:

@@ -6,17 +6,18 @@ from functools import partial
 
 from tianyuan.kernel import PLAIN, Call, Kernel, Layout, Layouts
 
-from .._tier import INT8_TIERS, Tier
+from .._tier import INT8_TIERS, PRODUCT_TIERS, Tier
 from . import _conv_geometry as geo
 from . import _int8 as q8
 
-TIERS = INT8_TIERS
+TIERS = PRODUCT_TIERS
 
 _START = 1e-6  # seconds to enter a kernel and fill its tables
 _RATE = {"avx2": 1.0e11, "vnni": 3.0e11}  # operations per second and thread inside a tile
 _DEPTHWISE_RATE = {"avx2": 2.0e10, "vnni": 8.0e10}
 _VALUES, _PACKED = 1.2e10, 1.0e9  # bytes per second: read and written, packed
-OPERAND = {"avx2": 2, "vnni": 1}  # bytes of a term of the first operand
+OPERAND = {"avx2": 2, "vnni": 1, "amx": 1}  # bytes of a term of the first operand
+_GATHERED = 512 << 10  # bytes of terms that are gathered at once (q8_gathered of int8_conv.hpp)
 
 
 def layouts() -> list[Layout]:
@@ -59,8 +60,8 @@ def _depthwise_reason(unbiased: bool, call: Call) -> str | None:
 def _copy_bytes(tier: str, call: Call) -> int:
     g, (top, left, bottom, right) = geo.geometry(call), call.attrs.padding
     whole = g.groups == 1 or g.is_depthwise or g.c // g.groups % 4 == 0
-    unsigned = call.inputs[0].dtype.name == "uint8"
-    if tier == "vnni" and unsigned and whole and not any(call.attrs.padding):
+    as_stored = tier == "amx" or (tier == "vnni" and call.inputs[0].dtype.name == "uint8")
+    if as_stored and whole and not any(call.attrs.padding):
         return 0  # the image is read in place
     size = g.n * (g.h + top + bottom) * (g.w + left + right) * q8.channels(g.c) + 64
     return geo.round_up(size * OPERAND[tier], 64)
@@ -74,9 +75,21 @@ def _window_bytes(call: Call) -> int:
     return q8.round_up(4 * pixels, 64) + q8.round_up(4 * windows, 64)
 
 
+def _stage_bytes(call: Call) -> int:
+    """Return the bytes where each thread gathers terms (q8_stage_bytes of int8_conv.hpp)."""
+    g = geo.geometry(call)
+    row = q8.row_room("amx", g.taps * -(-(g.c // g.groups) // 4))
+    fit = max(64, min(_GATHERED // (row + 1) // 32 * 32, 1024))
+    pixels = min(fit, geo.round_up(g.n * g.oh * g.ow, 32))
+    return call.threads * geo.round_up(pixels * row + 64, 64)
+
+
 def _workspace(tier: str, packs: bool, call: Call) -> int:
     g = geo.geometry(call)
-    size = geo.round_up(16 * g.taps, 64) + 2 * q8.table_bytes(g.o) + _copy_bytes(tier, call)
+    copied = _copy_bytes(tier, call)
+    if tier == "amx":
+        copied = max(copied, _stage_bytes(call))
+    size = geo.round_up(16 * g.taps, 64) + 2 * q8.table_bytes(g.o) + copied
     if q8.nonzero_weight_points(call):
         size += q8.table_bytes(g.o) + _window_bytes(call)
     if packs:
@@ -101,10 +114,33 @@ def _depthwise_workspace(call: Call) -> int:
 
 
 def _cost(tier: str, packs: bool, call: Call) -> float:
+    if tier == "amx":
+        return _tile_cost(packs, call)
     g = geo.geometry(call)
     outputs, inputs = g.o // g.groups, g.c // g.groups
     padding = geo.round_up(outputs, 16) / max(outputs, 1) * geo.round_up(inputs, 4) / max(inputs, 1)
     seconds = g.flops * padding / _RATE[tier]
+    if packs:
+        seconds += call.inputs[1].nbytes / _PACKED
+    return _START * g.groups + _spread(call, g, seconds)
+
+
+def _tile_cost(packs: bool, call: Call) -> float:
+    """Estimate what tiles take, which go by pixel as `gathers` of int8_conv.cpp decides."""
+    g, (_, left, _, right) = geo.geometry(call), call.attrs.padding
+    outputs, c4 = max(g.o // g.groups, 1), -(-(g.c // g.groups) // 4)
+    joins = g.dilation[1] == 1 and 4 * c4 == q8.channels(g.c)
+    runs, run = (g.kh, g.kw * c4) if joins else (g.taps, c4)
+    lines = 2 * runs * -(-run // 16)
+    pixels = g.n * g.oh * g.ow
+    ways = [(pixels, -(-runs * run // 16) + lines / -(-outputs // 16))]
+    between = g.stride[0] * (g.w + left + right)
+    if between % g.stride[1] == 0 and run > 0:
+        steps = next(n for n in range(-(-run // 16), run + 1) if run % n == 0)
+        ways.append((g.n * ((g.oh - 1) * (between // g.stride[1]) + g.ow), runs * steps))
+    seconds = g.groups * min(
+        q8.tile_seconds(rows, steps, outputs, pixels * outputs) for rows, steps in ways
+    )
     if packs:
         seconds += call.inputs[1].nbytes / _PACKED
     return _START * g.groups + _spread(call, g, seconds)
@@ -128,7 +164,7 @@ def kernels(tier: Tier) -> list[Kernel]:
         suffix = "_unbiased" if unbiased else ""
         # A depthwise residual without a bias is left to the unpacked kernel.
         rest = (q8.IMAGE,) if unbiased else (PLAIN, q8.IMAGE)
-        for variant, weight, reason, cost, workspace in (
+        variants = [
             (
                 "direct",
                 q8.CONV_WEIGHT,
@@ -150,7 +186,10 @@ def kernels(tier: Tier) -> list[Kernel]:
                 partial(_depthwise_cost, tier.name),
                 _depthwise_workspace,
             ),
-        )[: 2 if unbiased else 3]:
+        ]
+        for variant, weight, reason, cost, workspace in variants:
+            if variant == "depthwise" and (unbiased or tier.name not in INT8_TIERS):
+                continue
             found.append(
                 tier.kernel(
                     "conv2d_q8",

@@ -20,7 +20,7 @@ WEIGHT = "ohwi16o4i"  # panels whose terms are the rows of the kernel, each fill
 
 def _extents(shape: Shape) -> Shape:
     o, i, h, w = shape
-    return (-(-o // 16), h * -(-(w * i) // 4) + 1, 16, 4)
+    return (-(-o // 16), q8.panel_rows(h * -(-(w * i) // 4)) + 1, 16, 4)
 
 
 def _pack(array: np.ndarray) -> np.ndarray:

@@ -6,22 +6,22 @@ from functools import partial
 
 from tianyuan.kernel import PLAIN, Call, Kernel, Layouts
 
-from .._tier import INT8_TIERS, Tier
+from .._tier import PRODUCT_TIERS, Tier
 from . import _int8 as q8
 from .matmul import extents
 
-TIERS = INT8_TIERS
+TIERS = PRODUCT_TIERS
 
 _RATE = {"avx2": 1.0e11, "vnni": 3.0e11}  # operations per second and thread
 _BANDWIDTH, _PACKED = 2e10, 1e9  # bytes per second: read and written, packed
-_OPERAND = {"avx2": 2, "vnni": 1}  # bytes of a term of the first operand
+_OPERAND = {"avx2": 2, "vnni": 1, "amx": 1}  # bytes of a term of the first operand
 
 
 def _workspace(tier: str, packs: bool, call: Call) -> int:
     batch, m, n, k = extents(call)
     rows, k4 = m if packs else m * batch, -(-k // 4)
     size = 3 * q8.table_bytes(n) + q8.round_up(4 * rows, 64)
-    size += q8.round_up(rows * k4 * 4 * _OPERAND[tier], 64)
+    size += q8.round_up(rows * q8.row_room(tier, k4) * _OPERAND[tier], 64)
     return size + (q8.packed_bytes(n, k4) if packs else 0)
 
 
@@ -30,7 +30,13 @@ def _cost(tier: str, packs: bool, call: Call) -> float:
     flops = 2.0 * batch * m * q8.round_up(n, 16) * k
     threads = min(float(call.threads), max(1.0, flops / 1e6))
     moved = sum(spec.nbytes for spec in (*call.inputs, *call.outputs))
-    seconds = flops / (_RATE[tier] * threads) + moved / _BANDWIDTH
+    if tier == "amx":
+        products = batch if packs else 1
+        rows = m * batch // products
+        seconds = products * q8.tile_seconds(rows, -(-k // 64), n, rows * n) / threads
+    else:
+        seconds = flops / (_RATE[tier] * threads)
+    seconds += moved / _BANDWIDTH
     if packs:
         seconds += batch * (5e-7 + n * k / _PACKED)
     return 5e-7 + seconds

@@ -43,7 +43,7 @@ def _rows(shape: Shape) -> tuple[int, int, int]:
     """Return the rows of 64 bytes of direct panels, of magnitudes and of transformed panels."""
     o, i = int(shape[0]), int(shape[1])
     blocks, fours = -(-o // 16), -(-i // 4)
-    return blocks * (9 * fours + 1), blocks, blocks * _FREQUENCIES * 2 * fours
+    return blocks * (q8.panel_rows(9 * fours) + 1), blocks, blocks * _FREQUENCIES * 2 * fours
 
 
 def _extents(shape: Shape) -> Shape:

@@ -1,0 +1,271 @@
+// The product of packed 8-bit operands in tiles of AMX: two tiles of pixels by two of outputs.
+//
+// While a block is multiplied, the sums of the block before it become results, a few rows after
+// each step of K, so that tiles and vectors work side by side.
+#include "int8_conv.hpp"
+#include "tile_amx.hpp"
+
+namespace TY_ISA {
+namespace {
+
+enum {
+  BLOCK_ROWS = 2 * TILE_MAX_ROWS,
+  BLOCK_OUTPUTS = 32,
+  ITEM_OUTPUTS = 64,
+  BLOCK_SUMS = (BLOCK_ROWS + 4) * BLOCK_OUTPUTS  // four rows more are read, and come to nothing
+};
+
+// Positions are what rows of tiles stand for: pixels, and whatever lies between two rows of pixels
+// at the same distance.
+struct Positions {
+  int64_t images, count;  // count: of an image
+  int64_t row, pixels;    // positions of a row of the image, and how many of them are pixels
+  int64_t chunk;          // positions that one item takes
+};
+
+Positions positions_of(const Q8Plan &p) {
+  Positions found = {1, p.n * p.oh * p.ow, 0, 0, 0};
+  const bool dense = p.gather != nullptr || ((p.oh == 1 || p.row == p.ow * p.pixel) &&
+                                             (p.n == 1 || p.image == p.oh * p.ow * p.pixel));
+  if (dense) {
+    found.row = found.pixels = found.count;
+  } else {
+    found.images = p.n;
+    found.row = p.row / p.pixel;
+    found.pixels = p.ow;
+    found.count = (p.oh - 1) * found.row + p.ow;
+  }
+  const int64_t most = p.gather != nullptr ? q8_gathered(p.k4, found.count) : 1024;
+  const int64_t chunks = q8_ceil(found.count, most);
+  found.chunk = q8_up(q8_ceil(found.count, chunks), BLOCK_ROWS);
+  return found;
+}
+
+// Rows of sums that wait to become results.
+struct Waiting {
+  const int32_t *sums = nullptr;
+  int rows = 0, done = 0, blocks = 1;
+  int64_t o = 0;
+  int64_t column = 0, pixel = 0;  // of the row `done`
+};
+
+// The pixel that the next row belongs to, or -1 where there is none.
+TY_INLINE int64_t next_pixel(const Positions &all, Waiting &w) {
+  const int64_t found = w.done < w.rows && w.column < all.pixels ? w.pixel++ : -1;
+  ++w.done;
+  if (++w.column == all.row) w.column = 0;
+  return found;
+}
+
+template <int BLOCKS>
+TY_INLINE void finish_narrow(const Q8Plan &p, const Positions &all, Waiting &w, int count) {
+  enum { ROWS = 4 / BLOCKS };
+  const vi order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  const vi residual_zero = vi_set1(p.residual.zero_point);
+  const vf residual_multiplier = vset1(p.residual.multiplier);
+  vf multiplier[BLOCKS];
+  for (int b = 0; b < BLOCKS; ++b) multiplier[b] = vload(p.multiplier + w.o + 16 * b);
+  for (const int end = w.done + count; w.done < end;) {
+    const int32_t *sums = w.sums + w.done * BLOCKS * 16;
+    int64_t pixels[ROWS];
+    vi whole[4];
+#pragma GCC unroll 4
+    for (int r = 0; r < ROWS; ++r) {
+      pixels[r] = next_pixel(all, w);
+#pragma GCC unroll 2
+      for (int b = 0; b < BLOCKS; ++b) {
+        vf t = vmul(vi_to_vf(vi_load(sums + (r * BLOCKS + b) * 16)), multiplier[b]);
+        if (p.residual.data != nullptr && pixels[r] >= 0) {
+          const Q8Lanes with = q8_load16(p.residual.data + pixels[r] * p.y_pixel + w.o + 16 * b, 16,
+                                         p.residual.is_signed);
+          t = vadd(t, vmul(vi_to_vf(vi_sub(with.part[0], residual_zero)), residual_multiplier));
+        }
+        whole[r * BLOCKS + b] = vf_to_vi(t);
+      }
+    }
+    const vi bytes = _mm512_permutexvar_epi32(order, q8_narrowed(whole, p.narrow));
+    alignas(64) uint8_t some[64];
+    _mm512_store_si512(some, bytes);
+#pragma GCC unroll 4
+    for (int r = 0; r < ROWS; ++r)
+      if (pixels[r] >= 0)
+        __builtin_memcpy(p.y + pixels[r] * p.y_pixel + w.o, some + r * 16 * BLOCKS, 16 * BLOCKS);
+  }
+}
+
+// Makes results of `count` more rows. Where whole vectors of bytes are stored, rows go by the
+// vector.
+__attribute__((noinline)) void finish(const Q8Plan &p, const Positions &all, Waiting &w,
+                                      int count) {
+  if (p.narrow.fits && p.o_room - w.o >= 16 * w.blocks) {
+    if (w.blocks == 2)
+      finish_narrow<2>(p, all, w, count);
+    else
+      finish_narrow<1>(p, all, w, count);
+    return;
+  }
+  for (int i = 0; i < count && w.done < w.rows; ++i) {
+    const int32_t *sums = w.sums + w.done * w.blocks * 16;
+    const int64_t pixel = next_pixel(all, w);
+    if (pixel >= 0) q8_finish_rows(p, sums, 1, w.blocks, pixel, w.o);
+  }
+}
+
+// One piece of the parallel loop.
+struct Work {
+  const Q8Plan &p;
+  const Positions &all;
+  int64_t step, steps;  // rows of a tile of the second operand, and how many of such tiles in K
+  Waiting waiting;
+  int32_t *sums[2];  // of the block that is multiplied and of the one before
+};
+
+template <bool SIGNED, int C, int A, int B>
+TY_INLINE void dot() {
+  if (SIGNED)
+    tile_dot_s8s8<C, A, B>();
+  else
+    tile_dot_u8s8<C, A, B>();
+}
+
+// Tiles 0 to 3 are sums, 4 and 5 pixels, 6 and 7 outputs.
+template <bool SIGNED, int HEIGHT, int BLOCKS>
+void multiply(Work &work, const uint8_t *a, int64_t pixel, int64_t first, int64_t o) {
+  const Q8Plan &p = work.p;
+  const int64_t panel = q8_panel_bytes(p.k4), step = work.step;
+  const int64_t second = first * pixel;  // the rows of the second tile
+  const int8_t *b = p.weight + o / 16 * panel;
+  // Rows at no distance are all the same.
+  tile_load<0>(p.bias + o, 0);
+  if (BLOCKS == 2) tile_load<1>(p.bias + o + 16, 0);
+  if (HEIGHT == 2) tile_load<2>(p.bias + o, 0);
+  if (HEIGHT == 2 && BLOCKS == 2) tile_load<3>(p.bias + o + 16, 0);
+  const int left = work.waiting.rows - work.waiting.done;
+  const int share = static_cast<int>(q8_up(q8_ceil(left, work.steps > 0 ? work.steps : 1), 4));
+  for (int64_t run = 0; run < p.n_runs; ++run) {
+    const uint8_t *x = a + p.runs[run].offset;
+    for (int64_t k = 0; k < p.runs[run].k4; k += step) {
+      tile_load<4>(x, pixel);
+      tile_load<6>(b, 64);
+      dot<SIGNED, 0, 4, 6>();
+      if (BLOCKS == 2) {
+        tile_load<7>(b + panel, 64);
+        dot<SIGNED, 1, 4, 7>();
+      }
+      if (HEIGHT == 2) {
+        tile_load<5>(x + second, pixel);
+        dot<SIGNED, 2, 5, 6>();
+        if (BLOCKS == 2) dot<SIGNED, 3, 5, 7>();
+      }
+      x += 4 * step;
+      b += 64 * step;
+      if (work.waiting.done < work.waiting.rows) finish(p, work.all, work.waiting, share);
+    }
+  }
+  int32_t *sums = work.sums[0];
+  tile_store<0>(sums, BLOCKS * 64);
+  if (BLOCKS == 2) tile_store<1>(sums + 16, BLOCKS * 64);
+  if (HEIGHT == 2) tile_store<2>(sums + first * BLOCKS * 16, BLOCKS * 64);
+  if (HEIGHT == 2 && BLOCKS == 2) tile_store<3>(sums + first * BLOCKS * 16 + 16, BLOCKS * 64);
+}
+
+void finish_all(Work &work) {
+  if (work.waiting.done < work.waiting.rows)
+    finish(work.p, work.all, work.waiting, work.waiting.rows - work.waiting.done);
+}
+
+typedef void (*Multiply)(Work &, const uint8_t *, int64_t, int64_t, int64_t);
+const Multiply multiplies[2][2][2] = {
+    {{multiply<false, 1, 1>, multiply<false, 1, 2>},
+     {multiply<false, 2, 1>, multiply<false, 2, 2>}},
+    {{multiply<true, 1, 1>, multiply<true, 1, 2>}, {multiply<true, 2, 1>, multiply<true, 2, 2>}}};
+
+void configure(int64_t rows, int64_t step) {
+  const int64_t first = q8_lesser(rows, TILE_MAX_ROWS);
+  TileConfig config;
+  for (int tile = 0; tile < 2; ++tile) {
+    config.set(tile, first, TILE_ROW_BYTES);
+    if (rows > first) config.set(2 + tile, rows - first, TILE_ROW_BYTES);
+    if (step > 0) config.set(6 + tile, step, TILE_ROW_BYTES);
+  }
+  if (step > 0) {
+    config.set(4, first, 4 * step);
+    if (rows > first) config.set(5, rows - first, 4 * step);
+  }
+  tile_configure(config);
+}
+
+// Positions [begin, end) of an image by the outputs [o, o_end). Blocks are of equal height, so that
+// one configuration serves them; the last may begin with rows of the one before it.
+void run_item(Work &work, const uint8_t *a, int64_t pixel, int64_t image, int64_t begin,
+              int64_t end, int64_t o, int64_t o_end) {
+  const Q8Plan &p = work.p;
+  const int64_t count = end - begin, blocks = q8_ceil(count, BLOCK_ROWS);
+  const int64_t rows = q8_ceil(count, blocks), first = q8_lesser(rows, TILE_MAX_ROWS);
+  configure(rows, work.step);
+  for (; o < o_end; o += BLOCK_OUTPUTS) {
+    const int wide = p.o - o > 16;
+    const Multiply run = multiplies[p.is_signed][rows > first][wide];
+    for (int64_t block = 0; block < blocks; ++block) {
+      const int64_t at = q8_lesser(begin + block * rows, end - rows);
+      const int skipped = static_cast<int>(begin + block * rows - at);
+      run(work, a + (at - begin) * pixel, pixel, first, o);
+      finish_all(work);
+      const int64_t row = (at + skipped) / work.all.row, column = (at + skipped) % work.all.row;
+      const int64_t before = q8_lesser(column, work.all.pixels);
+      work.waiting = {work.sums[0],
+                      static_cast<int>(rows),
+                      skipped,
+                      1 + wide,
+                      o,
+                      column,
+                      image * p.oh * p.ow + row * work.all.pixels + before};
+      int32_t *const free = work.sums[1];
+      work.sums[1] = work.sums[0];
+      work.sums[0] = free;
+    }
+  }
+}
+
+}  // namespace
+
+void q8_run(const ty_ctx *ctx, const Q8Plan &given) {
+  Q8Plan p = given;
+  if (p.n * p.oh * p.ow <= 0 || p.o <= 0) return;
+  const float residual = __builtin_fabsf(p.residual.multiplier);
+  // Below a half, any sum times its multiplier is an int32, and what a residual of bytes adds
+  // leaves it one.
+  p.narrow = q8_narrow(p.store, p.w_zero == nullptr && p.floats == nullptr &&
+                                    q8_largest(p.multiplier, p.o) < 0.5f &&
+                                    (p.residual.data == nullptr || residual < 1048576.0f));
+  const Positions all = positions_of(p);
+  const int64_t chunks = q8_ceil(all.count, all.chunk), splits = q8_ceil(p.o, ITEM_OUTPUTS);
+  const int64_t step = q8_even_step(p.runs[0].k4), k4 = p.runs[0].k4 * p.n_runs;
+  const int64_t row_room = q8_row_room(p.k4), work_of_item = all.chunk * ITEM_OUTPUTS * k4;
+  ty_parallel(
+      ctx, all.images * chunks * splits, 1 + 500000 / (work_of_item + 1),
+      [&](int64_t from, int64_t to, int32_t slot) {
+        alignas(64) int32_t sums[2 * BLOCK_SUMS];
+        Work work = {p, all, step, step > 0 ? k4 / step : 0, {}, {sums, sums + BLOCK_SUMS}};
+        int64_t gathered = -1;
+        for (int64_t item = from; item < to; ++item) {
+          const int64_t image = item / splits / chunks, chunk = item / splits % chunks;
+          const int64_t begin = chunk * all.chunk, end = q8_lesser(begin + all.chunk, all.count);
+          const int64_t o = item % splits * ITEM_OUTPUTS;
+          const int64_t o_end = q8_lesser(o + ITEM_OUTPUTS, p.o);
+          const uint8_t *a = p.x + image * p.image + begin * p.pixel;
+          if (p.gather != nullptr) {
+            uint8_t *stage = p.gather->stage + slot * q8_stage_bytes(p.k4, all.count);
+            if (gathered != chunk) q8_gather(*p.gather, stage, begin, end, row_room);
+            gathered = chunk;
+            a = stage;
+          }
+          run_item(work, a, p.gather != nullptr ? row_room : p.pixel, image, begin, end, o, o_end);
+        }
+        finish_all(work);
+        // A thread whose tiles hold nothing is cheaper to switch away from and sleeps deeper.
+        tile_release();
+      });
+}
+
+}  // namespace TY_ISA
