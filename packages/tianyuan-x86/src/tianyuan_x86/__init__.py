@@ -57,7 +57,10 @@ def tianyuan_compile(program: Program, device: str) -> Executable | str:
 
 @hookimpl
 def tianyuan_report() -> Mapping[str, Any]:
-    """Return the CPU's features, the tiers they allow, and the tier in use under TIANYUAN_ISA."""
+    """Return the CPU's features, the tiers they allow, and the tier in use under TIANYUAN_ISA.
+
+    ``refused`` is there where a tier failed its trial on this machine, and says how.
+    """
     from . import native
 
     loaded = native.load()
@@ -67,6 +70,7 @@ def tianyuan_report() -> Mapping[str, Any]:
         **({"unavailable": reason} if reason else {}),
         "features": loaded.module.features(),
         "tiers": [tier.name for tier in loaded.tiers],
+        **({"refused": dict(loaded.refused)} if loaded.refused else {}),
         "tier": native.chosen_tier(),
         "isa_cap": native.isa_cap(),
         "kernels": len(loaded.functions),

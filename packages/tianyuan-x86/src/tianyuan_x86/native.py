@@ -6,12 +6,14 @@ import importlib
 import os
 import platform
 import threading
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tianyuan import native as core
 from tianyuan.kernel import CFunction
+from tianyuan.plugins import PluginWarning
 
 from ._tier import ORDER, Tier
 
@@ -24,11 +26,15 @@ _loaded: Native | None = None
 
 @dataclass(frozen=True)
 class Native:
-    """The loaded library: its extension module, its tiers (best first) and its functions."""
+    """The loaded library: its extension module, its tiers (best first) and its functions.
+
+    ``refused`` says of each tier that the machine claims to have why it is not offered.
+    """
 
     module: ModuleType
     tiers: tuple[Tier, ...]
     functions: Mapping[str, CFunction]
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 def load() -> Native:
@@ -57,7 +63,28 @@ def _load() -> Native:
     core.set_engine(module)
     functions = core.functions_of_table(module.kernel_table())
     tiers = tuple(Tier(name, functions) for name in module.tiers())
-    return Native(module, tiers, functions)
+    refused = {tier.name: why for tier in tiers if (why := fault(tier)) is not None}
+    for name, why in refused.items():
+        warnings.warn(
+            f"tianyuan-x86: tier {name} is not used, since it computes wrong numbers here: {why}",
+            PluginWarning,
+            stacklevel=2,
+        )
+    offered = tuple(tier for tier in tiers if tier.name not in refused)
+    return Native(module, offered, functions, refused)
+
+
+def fault(tier: Tier) -> str | None:
+    """Return what a tier got wrong at its trial on this machine, or None where it may be used.
+
+    Tiles are tried, as no machine that has them takes part in the daily tests.
+    """
+    if tier.name != "amx":
+        return None
+    from ._proof import disproof
+    from .kernels import all_kernels
+
+    return disproof(all_kernels((tier,)))
 
 
 def unavailable() -> str | None:
