@@ -18,13 +18,11 @@ void tiers_need_their_features() {
   const uint32_t found = api().features();
   for (int64_t rank = 0; api().tier(rank) != nullptr; ++rank) {
     const std::string name = api().tier(rank);
-    CHECK(name == "avx2" || name == "avx512" || name == "vnni" || name == "bf16");
+    CHECK(name == "avx2" || name == "avx512" || name == "vnni" || name == "bf16" || name == "amx");
     CHECK((found & TY_X86_AVX2) != 0 && (found & TY_X86_OS_YMM) != 0);
-    if (name == "bf16") {
-      CHECK(rank == 0);
-      CHECK((found & TY_X86_AVX512_BF16) != 0);
-    }
-    if (name == "vnni") {
+    if (name == "amx") CHECK(rank == 0);
+    if (name == "bf16") CHECK((found & TY_X86_AVX512_BF16) != 0);
+    if (name == "vnni" || name == "amx") {
       CHECK((found & TY_X86_AVX512_VNNI) != 0);
     }
     if (name != "avx2") {
@@ -44,7 +42,8 @@ void kernels_are_well_formed() {
     CHECK(kernel.run != nullptr);
     CHECK(std::strstr(kernel.name, "__avx") != nullptr ||
           std::strstr(kernel.name, "__vnni_") != nullptr ||
-          std::strstr(kernel.name, "__bf16_") != nullptr);
+          std::strstr(kernel.name, "__bf16_") != nullptr ||
+          std::strstr(kernel.name, "__amx_") != nullptr);
     CHECK(names.insert(kernel.name).second);
   }
 }
@@ -61,7 +60,9 @@ void copy_copies_in_every_tier() {
   const ty_thread_pool &pool = *api().pool();
   CHECK(&pool == api().own_pool());
   for (int64_t rank = 0; api().tier(rank) != nullptr; ++rank) {
-    const ty_run run = find(std::string("copy_any__") + api().tier(rank) + "_memcpy");
+    const std::string name = api().tier(rank);
+    if (name == "vnni" || name == "amx") continue;  // kernels on 8-bit integers only
+    const ty_run run = find("copy_any__" + name + "_memcpy");
     CHECK(run != nullptr);
     std::vector<double> from(100003), to(100003, -1.0);
     for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<double>(i);

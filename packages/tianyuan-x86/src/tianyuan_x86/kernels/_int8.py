@@ -42,7 +42,9 @@ def panel_rows(terms: int) -> int:
     return round_up(terms, steps) if steps else 0
 
 
-TILE_ROWS = 26  # the fewest rows that keep tiles busy: products of the same sums wait for each other
+TILE_ROWS = (
+    26  # the fewest rows that keep tiles busy: products of the same sums wait for each other
+)
 TILE_RATE = 1.3e9  # rows of 64 terms by 16 outputs per second and thread, an estimate
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from tianyuan.kernel import PLAIN, Call, Kernel, Layout, Layouts
 
@@ -11,6 +13,8 @@ from . import _conv_geometry as geo
 from . import _int8 as q8
 
 TIERS = PRODUCT_TIERS
+
+Workspace = Callable[[Call], int]
 
 _START = 1e-6  # seconds to enter a kernel and fill its tables
 _RATE = {"avx2": 1.0e11, "vnni": 3.0e11}  # operations per second and thread inside a tile
@@ -40,11 +44,16 @@ def symmetric_reason(unbiased: bool, call: Call) -> str | None:
     return form_reason(unbiased, call)
 
 
-def _packed_reason(unbiased: bool, call: Call) -> str | None:
+def _packed_reason(tier: str, unbiased: bool, call: Call) -> str | None:
     g = geo.geometry(call)
     if g.groups > 1 and (g.o // g.groups) % 16:
         return f"serves groups of a multiple of 16 outputs, got {g.o} in {g.groups} groups"
-    return form_reason(unbiased, call)
+    return _unpacked_reason(tier, unbiased, call)
+
+
+def _unpacked_reason(tier: str, unbiased: bool, call: Call) -> str | None:
+    # Tiles gather terms, of which there are no sums for zero points of weights.
+    return (symmetric_reason if tier == "amx" else form_reason)(unbiased, call)
 
 
 def _depthwise_reason(unbiased: bool, call: Call) -> str | None:
@@ -164,18 +173,18 @@ def kernels(tier: Tier) -> list[Kernel]:
         suffix = "_unbiased" if unbiased else ""
         # A depthwise residual without a bias is left to the unpacked kernel.
         rest = (q8.IMAGE,) if unbiased else (PLAIN, q8.IMAGE)
-        variants = [
+        variants: list[tuple[str, str, Callable[..., Any], Callable[..., Any], Workspace]] = [
             (
                 "direct",
                 q8.CONV_WEIGHT,
-                _packed_reason,
+                partial(_packed_reason, tier.name),
                 partial(direct_cost, tier.name),
                 partial(direct_workspace, tier.name),
             ),
             (
                 "unpacked",
                 PLAIN,
-                form_reason,
+                partial(_unpacked_reason, tier.name),
                 partial(_cost, tier.name, True),
                 partial(_workspace, tier.name, True),
             ),
