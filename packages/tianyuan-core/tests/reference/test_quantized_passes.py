@@ -191,6 +191,22 @@ def test_addition_concat_and_pools():
     )  # fmt: skip
 
 
+def test_what_moves_between_an_op_and_its_rounding_moves_integers():
+    """As exporters write a mean that is flattened before it is quantised."""
+    b = Build()
+    x = b.qdq(b.input(2, 12, 5, 5))
+    mean = b.mean(x, axes=(2, 3), keepdims=True)
+    product = b.conv(x, b.weight(8, 12, 3, 3))
+    turned = b.reshape(b.transpose(product, perm=(0, 2, 3, 1)), shape=(2, 200))
+    graph = b.returns(
+        b.q(b.reshape(mean, shape=(2, 12)), 0.002, 121), b.q(b.relu(turned), 0.4, 100)
+    )
+    check(
+        graph, "quantize", "adaptive_avg_pool2d_quantized", "reshape", "conv2d_quantized",
+        "transpose", "reshape",
+    )  # fmt: skip
+
+
 def test_channel_shuffle_stays_in_integers():
     b = Build()
     x = b.qdq(b.input(2, 6, 4, 4))

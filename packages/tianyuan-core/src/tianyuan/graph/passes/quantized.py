@@ -181,6 +181,10 @@ class _Chain:
         found = quantized_products.integers(self.to, self.users, self.form, value)
         if found is not None:
             return found
+        if node.op.name in ("reshape", "transpose"):
+            # Numbers are quantised wherever they lie.
+            found = self.integers(node.inputs[0])
+            return None if found is None else emit(self.to, node.op.name, [found], node.attrs)
         if node.op.name == "add":
             return self._added(node)
         if node.op.name == "concat":
