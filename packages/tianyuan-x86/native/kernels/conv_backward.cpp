@@ -65,7 +65,9 @@ struct WeightGrad {
   int64_t row_tiles, lane_tiles, tile_floats;
 };
 
-enum { CHUNK_FLOATS = 1 << 20 };
+// Floats of a chunk of images, and of what one tile reads of it, again for every tap, before it
+// turns to further images: that stays in the second-level cache.
+enum { CHUNK_FLOATS = 1 << 20, NEAR_FLOATS = 1 << 16 };
 
 WeightGrad weight_grad_of(const ConvShape &s, const ConvTap *taps) {
   WeightGrad w = {};
@@ -160,9 +162,9 @@ void run_weight_tile(const WeightGrad &w, const Chunk &chunk, int64_t tile, floa
   const int64_t i = row_tile * w.c / w.row_tiles, rows = (row_tile + 1) * w.c / w.row_tiles - i;
   const int64_t o = lane_tile * TILE_LANES, outputs = lesser(TILE_LANES, w.o - o);
   const int vectors = outputs > VF ? 2 : 1;
+  const int64_t per_image = rows * w.plane + w.s.oh * w.s.ow * TILE_LANES;
+  const int64_t near = greater(1, NEAR_FLOATS / per_image) * w.s.oh;  // segments
   TileArgs t = {};
-  t.segments = chunk.table;
-  t.n_segments = chunk.segments;
   t.a_row = w.plane;
   t.a_step = 1;
   t.b = chunk.gradient + lane_tile * w.s.oh * w.s.ow * TILE_LANES;
@@ -170,11 +172,18 @@ void run_weight_tile(const WeightGrad &w, const Chunk &chunk, int64_t tile, floa
   t.b_next = VF;
   t.accumulate = !chunk.first;
   const TileRun run = tile_of(TILE_STRIDED, 1, static_cast<int>(rows), vectors);
-  for (int64_t k = 0; k < w.source.n_taps; ++k) {
-    t.a = chunk.source + i * w.plane + tap_offset(w.source, w.band, w.source.taps[k]);
-    t.c = sums + k * TILE_ROWS * TILE_LANES;
-    run(&t);
-  }
+  int64_t done = 0;
+  do {
+    t.segments = chunk.table + done;
+    t.n_segments = lesser(near, chunk.segments - done);
+    for (int64_t k = 0; k < w.source.n_taps; ++k) {
+      t.a = chunk.source + i * w.plane + tap_offset(w.source, w.band, w.source.taps[k]);
+      t.c = sums + k * TILE_ROWS * TILE_LANES;
+      run(&t);
+    }
+    t.accumulate = true;
+    done += near;
+  } while (done < chunk.segments);
   if (chunk.last) store_weights(w, sums, i, rows, o, outputs, vectors);
 }
 
