@@ -1,7 +1,8 @@
 """Train three nets on Fashion-MNIST and print what int8 costs: trained further, and calibrated.
 
-Usage: python examples/quantize_fashion.py [--epochs 7] [--further 1] [--seeds 0 1 2] [--nets resnet shuffle
-mobile] [--count 60000]. The pictures are those of Debian's package dataset-fashion-mnist.
+Usage: python examples/quantize_fashion.py [--epochs 7] [--further 1] [--seeds 0 1 2]
+[--nets resnet shuffle mobile] [--count 60000]. The pictures are those of Debian's package
+dataset-fashion-mnist.
 """
 
 from __future__ import annotations
