@@ -32,6 +32,7 @@ struct PairTile {
   int64_t n_segments;
   int64_t a_row;           // PAIR_BLOCKS: bytes between the halves; else between rows
   int64_t b_step, b_next;  // words between pairs, between the two vectors
+  const char *ahead;       // what tiles to come will read, a cache line a pair, or NULL
   const float *bias;       // of the first output, or NULL
   const void *residual;    // in the form of y, or NULL
   void *y;                 // uint16_t or float

@@ -5,6 +5,8 @@
 namespace TY_ISA {
 namespace {
 
+enum { AHEAD_BYTES = 128 * 1024 };  // of two panels that are worth fetching ahead
+
 // Pixels [x, x + width) of `halves` rows from y.
 struct Pixels {
   int64_t y, x, width;
@@ -71,6 +73,7 @@ void run_item(const ConvPlan &p, const Band &b, const TileSegment *table, int64_
   tile.a_row = 4 * p.sh * b.row;
   tile.b_step = VF;
   tile.b_next = ceil_div(p.c, VF) * p.n_weights * BLOCK_WORDS * VF;
+  const bool small = tile.b_next * 4 * TILE_VECTORS <= AHEAD_BYTES;
   const float *origin = scratch;
   if (b.copied)
     copy_band(scratch, p, b, item.image, item.y0, item.y1 - item.y0);
@@ -81,9 +84,14 @@ void run_item(const ConvPlan &p, const Band &b, const TileSegment *table, int64_
     const int vectors = static_cast<int>(lesser(TILE_VECTORS, item.o1 - block));
     begin_block(p, block, vectors, &tile);
     tile.b = p.weight + block * tile.b_next;
+    // While the first tiles run, the next two panels come nearer, one a tile, if both pairs fit.
+    int64_t fetched = block + TILE_VECTORS;
     for_pixels(item.y0, item.y1, item.x0, item.x1, true, [&](const Pixels &s) {
       tile.a = reinterpret_cast<const char *>(origin + (s.y - item.y0) * p.sh * b.row +
                                               (s.x - item.x0) * BLOCK_WORDS);
+      const bool more = small && fetched < lesser(item.o1, block + 2 * TILE_VECTORS);
+      tile.ahead = more ? reinterpret_cast<const char *>(p.weight + fetched * tile.b_next) : nullptr;
+      ++fetched;
       run_pixels(p, PAIR_BLOCKS, item.image, block, vectors, s, &tile);
     });
   }

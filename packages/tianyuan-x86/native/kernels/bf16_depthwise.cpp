@@ -64,10 +64,12 @@ vf sum_pixel(const Plane &p, int64_t oy, int64_t ox) {
   return vadd(even, odd);
 }
 
-// COUNT neighbouring pixels inside the image in x, of a kernel of K columns without dilation whose
-// elements [i0, i1) meet the source in y: each source pixel is widened once per kernel row.
-template <int K, int STRIDE, int COUNT>
-TY_INLINE void run_pixels(const Plane &p, const uint16_t *x, int64_t i0, int64_t i1, int64_t at) {
+// COUNT neighbouring pixels of a kernel of K columns without dilation whose rows [i0, i1) meet the
+// source: each source pixel is widened once per kernel row. At an EDGE, source columns outside of
+// [0, w) are left out; `left` is that of the first.
+template <int K, int STRIDE, int COUNT, bool EDGE>
+TY_INLINE void run_pixels(const Plane &p, const uint16_t *x, int64_t left, int64_t i0, int64_t i1,
+                          int64_t at) {
   const ConvShape &s = p.d->shape;
   vf sums[COUNT];
 #pragma GCC unroll 8
@@ -79,6 +81,7 @@ TY_INLINE void run_pixels(const Plane &p, const uint16_t *x, int64_t i0, int64_t
     for (int j = 0; j < K; ++j) weight[j] = vload(p.weight + (i * K + j) * VF);
 #pragma GCC unroll 24
     for (int q = 0; q < (COUNT - 1) * STRIDE + K; ++q) {
+      if (EDGE && (left + q < 0 || left + q >= s.w)) continue;
       const vf value = vload_bf16(row + q * VF);
 #pragma GCC unroll 8
       for (int c = 0; c < COUNT; ++c) {
@@ -98,26 +101,37 @@ TY_INLINE void run_pixels(const Plane &p, const uint16_t *x, int64_t i0, int64_t
   }
 }
 
+// Runs of 7 where these divide the row, as the planes of most networks, else of 8; then what is
+// left.
 template <int K, int STRIDE>
 void run_row(const Plane &p, int64_t oy) {
   const ConvShape &s = p.d->shape;
-  const int64_t top = oy * s.sh - s.top, reach = s.w - K + s.left;
+  const int64_t top = oy * s.sh - s.top;
   const int64_t i0 = top < 0 ? lesser(s.kh, ceil_div(-top, s.dh)) : 0;
   const int64_t i1 = greater(i0, lesser(s.kh, ceil_div(greater(0, s.h - top), s.dh)));
-  const int64_t inner0 = lesser(s.ow, ceil_div(s.left, STRIDE));
-  const int64_t inner1 = reach < 0 ? inner0 : greater(inner0, lesser(s.ow, reach / STRIDE + 1));
-  int64_t ox = 0;
-  const int64_t at = oy * s.ow;
-  for (; ox < inner0; ++ox) store_pixel(p, at + ox, sum_pixel(p, oy, ox));
-  const uint16_t *x = p.x + (top * s.w - s.left) * VF;
-  for (; ox + 8 <= inner1; ox += 8)
-    run_pixels<K, STRIDE, 8>(p, x + ox * STRIDE * VF, i0, i1, at + ox);
-  for (; ox + 4 <= inner1; ox += 4)
-    run_pixels<K, STRIDE, 4>(p, x + ox * STRIDE * VF, i0, i1, at + ox);
-  for (; ox + 2 <= inner1; ox += 2)
-    run_pixels<K, STRIDE, 2>(p, x + ox * STRIDE * VF, i0, i1, at + ox);
-  for (; ox < inner1; ++ox) run_pixels<K, STRIDE, 1>(p, x + ox * STRIDE * VF, i0, i1, at + ox);
-  for (; ox < s.ow; ++ox) store_pixel(p, at + ox, sum_pixel(p, oy, ox));
+  const int64_t run = s.ow % 8 != 0 && s.ow % 7 == 0 ? 7 : 8;
+  for (int64_t ox = 0; ox < s.ow;) {
+    const int64_t left = ox * STRIDE - s.left, at = oy * s.ow + ox, rest = s.ow - ox;
+    const uint16_t *x = p.x + (top * s.w + left) * VF;
+    const int64_t count = rest >= run ? run : rest >= 4 ? 4 : rest >= 2 ? 2 : 1;
+    const bool edge = left < 0 || left + (count - 1) * STRIDE + K > s.w;
+#define PIXELS(n)                                                   \
+  case n:                                                           \
+    if (edge)                                                       \
+      run_pixels<K, STRIDE, n, true>(p, x, left, i0, i1, at);       \
+    else                                                            \
+      run_pixels<K, STRIDE, n, false>(p, x, left, i0, i1, at);      \
+    break;
+    switch (count) {
+      PIXELS(8)
+      PIXELS(7)
+      PIXELS(4)
+      PIXELS(2)
+      PIXELS(1)
+    }
+#undef PIXELS
+    ox += count;
+  }
 }
 
 void run_any_row(const Plane &p, int64_t oy) {

@@ -14,9 +14,9 @@ from .conv import epilogue_form, whole_blocks
 TIERS = BF16_TIERS
 
 _START = 1e-6  # seconds to enter a kernel and fill its tables
-_RATE = 2.0e11  # operations per second and thread inside a tile
+_RATE = 2.1e11  # operations per second and thread inside a tile
 _FIRST_CHANNELS = 8
-_VALUES = 1.5e10  # bytes per second: read and written
+_VALUES = 4e10  # bytes per second: read and written
 _RECORD = 24  # bytes of a TileSegment
 
 

@@ -17,8 +17,8 @@ TIERS = BF16_TIERS
 
 _START = 1e-6  # seconds to enter a kernel
 _RATE = 1.6e11  # operations per second and thread, on padded channels
-_DEPTHWISE_RATE = 4.5e10
-_VALUES = 1.5e10  # bytes per second
+_DEPTHWISE_RATE = 7.5e10
+_VALUES = 4e10  # bytes per second
 
 
 def _grouped(groups: int, call: Call) -> str | None:
