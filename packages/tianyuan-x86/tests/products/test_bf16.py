@@ -15,6 +15,7 @@ from tianyuan import jit, registry
 from tianyuan import module as M
 from tianyuan.errors import AttrError
 from tianyuan.kernel import BF16, FULL, Kernel
+from tianyuan.ops.attention import Attention
 from tianyuan.ops.conv import Conv2d, Conv2dFused
 from tianyuan.ops.matmul import MatmulFused
 
@@ -244,3 +245,28 @@ def test_unknown_precisions_are_refused(model: Path) -> None:
         jit.load(model, precision="half")
     with pytest.raises(AttrError, match="unknown precision"):
         jit.trace(lambda x: x, precision="half")
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(
+    ("batch", "rows", "keys", "depth", "width"),
+    [((2, 3), 17, 33, 19, 37), ((1, 6), 128, 128, 64, 64), ((1,), 8, 1, 1, 3), ((5,), 29, 300, 32, 16)],
+)
+def test_attention_against_float64(
+    batch: tuple[int, ...], rows: int, keys: int, depth: int, width: int, masked: bool,
+    call_of: Any, run: Any,
+) -> None:  # fmt: skip
+    """Weights are rounded relative to the largest, so an output errs by a part of its values."""
+    rng = np.random.default_rng(rows * keys)
+    q, k = rounded(rng, *batch, rows, depth), rounded(rng, *batch, keys, depth)
+    v = rounded(rng, *batch, keys, width)
+    mask = rounded(rng, rows, keys)
+    arrays = [q, k, v, *([mask] if masked else [])]
+    scores = q.astype(np.float64) @ np.swapaxes(k, -1, -2) * 0.3 + (mask if masked else 0)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    call = call_of("attention", arrays, Attention(scale=0.3), threads=2)
+    (found,) = kernels_of("attention")
+    assert registry.refusal(found, call) is None
+    (got,) = run(found, call, arrays)
+    assert np.all(np.abs(got - weights @ v) <= 2.0**-9 * (weights @ np.abs(v)) + 1e-5)

@@ -24,30 +24,31 @@ _WEIGHT_SECONDS = {8: 1.2e-9, 16: 7e-10}  # for the exponential of one score
 _BANDWIDTH = 4e10  # bytes per second of packing
 
 
-def _round_up(value: int, to: int) -> int:
+def round_up(value: int, to: int) -> int:
+    """Return the least multiple of ``to`` that is not below ``value``."""
     return -(-value // to) * to
 
 
-def _extents(call: Call) -> tuple[int, int, int, int, int]:
+def extents(call: Call) -> tuple[int, int, int, int, int]:
     """Return batch, queries, keys, and the extents of keys and values."""
     out, (keys, depth) = call.outputs[0].shape, call.inputs[1].shape[-2:]
     return volume(out[:-2]), int(out[-2]), int(keys), int(depth), int(out[-1])
 
 
 def _workspace(lanes: int, call: Call) -> int:
-    _, rows, keys, depth, width = _extents(call)
+    _, rows, keys, depth, width = extents(call)
     tile, panel = _TILE_ROWS[lanes], 2 * lanes
     rows = min(rows, tile * _TILES[lanes])
-    keys = min(_round_up(keys, panel), _KEYS)
+    keys = min(round_up(keys, panel), _KEYS)
     tail = panel if width % panel else 0
-    floats = keys * (depth + tail + tile) + rows * _round_up(width, panel)
+    floats = keys * (depth + tail + tile) + rows * round_up(width, panel)
     floats += 2 * lanes * -(-rows // tile)
-    return 4 * _round_up(floats, 16) * call.threads
+    return 4 * round_up(floats, 16) * call.threads
 
 
 def _cost(lanes: int, call: Call) -> float:
-    batch, rows, keys, depth, width = _extents(call)
-    scores = float(batch) * rows * _round_up(keys, 2 * lanes)
+    batch, rows, keys, depth, width = extents(call)
+    scores = float(batch) * rows * round_up(keys, 2 * lanes)
     scores *= 0.55 if call.attrs.causal and rows > 1 else 1.0
     flops = 2.0 * scores * (depth + width)
     packed = 8.0 * batch * keys * depth * -(-rows // (_TILE_ROWS[lanes] * _TILES[lanes]))

@@ -1,0 +1,69 @@
+"""Describe the attention whose products are taken in bfloat16, softmax and sums in float32."""
+
+from __future__ import annotations
+
+from tianyuan.kernel import BF16, Call, Kernel
+
+from .._tier import BF16_TIERS, Tier
+from . import _bf16 as b16
+from ._cost import START
+from .attention import extents, round_up
+
+TIERS = BF16_TIERS
+
+_PANEL, _TILE_ROWS = 32, 14
+_MOST_KEYS = 2048  # a tile's scores of so many keys take 112 KiB
+_FEW_ROWS = 8  # fewer queries do not pay for packing the keys
+_RATE = 1.8e11  # floating-point operations per second and thread, in both products
+_WEIGHT_SECONDS = 4e-10  # for the exponential of one score
+_BANDWIDTH = 3e10  # bytes per second of packing
+
+
+def _supports(call: Call) -> str | None:
+    _, rows, keys, depth, _ = extents(call)
+    if call.attrs.causal:
+        return "serves masks that are added, got causal attention"
+    if rows < _FEW_ROWS or not 0 < keys <= _MOST_KEYS or depth == 0:
+        return (
+            f"serves at least {_FEW_ROWS} queries and at most {_MOST_KEYS} keys, "
+            f"got {rows} and {keys}"
+        )
+    return None
+
+
+def _row_bytes(values: int) -> int:
+    return round_up(2 * values, 64) + 64
+
+
+def _workspace(call: Call) -> int:
+    _, rows, keys, depth, width = extents(call)
+    padded = round_up(keys, _PANEL)
+    words = padded * -(-depth // 2) + round_up(width, _PANEL) * -(-keys // 2) + _TILE_ROWS * padded
+    room = rows * _row_bytes(depth) + 4 * words + _TILE_ROWS * _row_bytes(padded)
+    return round_up(room, 64) * call.threads
+
+
+def _cost(call: Call) -> float:
+    batch, rows, keys, depth, width = extents(call)
+    scores = float(batch) * rows * round_up(keys, _PANEL)
+    flops = 2.0 * scores * (depth + width)
+    moved = 6.0 * batch * (rows * depth + keys * (depth + width))
+    threads = min(call.threads, max(1.0, flops / 4e5))
+    return START + (flops / _RATE + scores * _WEIGHT_SECONDS + moved / _BANDWIDTH) / threads
+
+
+def kernels(tier: Tier) -> list[Kernel]:
+    """Return the attention of a tier that holds a tile's scores of all keys."""
+    return [
+        tier.kernel(
+            "attention_bf16",
+            "whole",
+            "attention",
+            dtypes=("float32",),
+            supports=_supports,
+            workspace=_workspace,
+            cost=_cost,
+            tolerance=2 * b16.ROUNDING,
+            precision=BF16,
+        )
+    ]
