@@ -44,8 +44,8 @@ Scratch scratch_of(const Attention &a, char *memory) {
 
 int64_t bytes_of(const Attention &a) {
   const int64_t keys = round_up(a.keys, PANEL);
-  const int64_t words = keys * ((a.depth + 1) / 2) + round_up(a.width, PANEL) * ((a.keys + 1) / 2) +
-                        TILE_ROWS * keys;
+  const int64_t words =
+      keys * ((a.depth + 1) / 2) + round_up(a.width, PANEL) * ((a.keys + 1) / 2) + TILE_ROWS * keys;
   return round_up(
       a.rows * row_bytes(a.depth) + 4 * words + TILE_ROWS * row_bytes(round_up(a.keys, PANEL)), 64);
 }
@@ -71,9 +71,9 @@ void pack_keys(const Attention &a, float *to) {
       for (int r = 0; r < VF; ++r) {
         const bool there = j + r < a.keys;
         const float *from = a.key + (there ? j + r : 0) * a.depth + i;
-        block[r] = there ? (vf)_mm512_cvtne2ps_pbh(vload_tail(from + VF, high),
-                                                   vload_tail(from, low))
-                         : vzero();
+        block[r] = there
+                       ? (vf)_mm512_cvtne2ps_pbh(vload_tail(from + VF, high), vload_tail(from, low))
+                       : vzero();
       }
       vtranspose(block);
       for (int64_t p = 0; p < least(VF, pairs - i / 2); ++p)
@@ -208,7 +208,8 @@ int attention(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, co
     a.mask_step = keys == 1 ? 0 : 1;
   }
   // Few items are cut further, so that every thread gets some rows.
-  const int64_t parts = batch < ctx->threads ? least((ctx->threads + batch - 1) / batch, a.rows) : 1;
+  const int64_t parts =
+      batch < ctx->threads ? least((ctx->threads + batch - 1) / batch, a.rows) : 1;
   const int64_t per_slot = bytes_of(a);
   const auto data = [&](int i, int64_t item) {
     return static_cast<const float *>(inputs[i].data) +

@@ -90,7 +90,8 @@ void run_item(const ConvPlan &p, const Band &b, const TileSegment *table, int64_
       tile.a = reinterpret_cast<const char *>(origin + (s.y - item.y0) * p.sh * b.row +
                                               (s.x - item.x0) * BLOCK_WORDS);
       const bool more = small && fetched < lesser(item.o1, block + 2 * TILE_VECTORS);
-      tile.ahead = more ? reinterpret_cast<const char *>(p.weight + fetched * tile.b_next) : nullptr;
+      tile.ahead =
+          more ? reinterpret_cast<const char *>(p.weight + fetched * tile.b_next) : nullptr;
       ++fetched;
       run_pixels(p, PAIR_BLOCKS, item.image, block, vectors, s, &tile);
     });

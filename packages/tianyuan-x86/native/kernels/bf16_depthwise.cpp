@@ -115,12 +115,12 @@ void run_row(const Plane &p, int64_t oy) {
     const uint16_t *x = p.x + (top * s.w + left) * VF;
     const int64_t count = rest >= run ? run : rest >= 4 ? 4 : rest >= 2 ? 2 : 1;
     const bool edge = left < 0 || left + (count - 1) * STRIDE + K > s.w;
-#define PIXELS(n)                                                   \
-  case n:                                                           \
-    if (edge)                                                       \
-      run_pixels<K, STRIDE, n, true>(p, x, left, i0, i1, at);       \
-    else                                                            \
-      run_pixels<K, STRIDE, n, false>(p, x, left, i0, i1, at);      \
+#define PIXELS(n)                                              \
+  case n:                                                      \
+    if (edge)                                                  \
+      run_pixels<K, STRIDE, n, true>(p, x, left, i0, i1, at);  \
+    else                                                       \
+      run_pixels<K, STRIDE, n, false>(p, x, left, i0, i1, at); \
     break;
     switch (count) {
       PIXELS(8)

@@ -101,9 +101,9 @@ void run_panel(const Product &p, const char *a, const TileSegment &segment, int6
     const int64_t to = begin + (t + 1) * (end - begin) / tiles;
     tile.a = a + from * tile.a_row;
     // While the first two tiles run, the next panel comes nearer, half a tile.
-    tile.ahead = t < 2 && first + PANEL < p.n ? reinterpret_cast<const char *>(tile.b) +
-                                                    (2 + t) * 64 * segment.count
-                                              : nullptr;
+    tile.ahead = t < 2 && first + PANEL < p.n
+                     ? reinterpret_cast<const char *>(tile.b) + (2 + t) * 64 * segment.count
+                     : nullptr;
     tile.y = p.c + from * p.n + first;
     tile.residual = p.residual ? p.residual + from * p.n + first : nullptr;
     if (to - from == 1)

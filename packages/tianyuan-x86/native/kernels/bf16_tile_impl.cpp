@@ -65,8 +65,7 @@ __attribute__((noinline)) void finish_smooth(const PairTile *t, const float *sum
       } else {
         if (t->residual)
           sum = vadd(sum, vload_bf16(static_cast<const uint16_t *>(t->residual) + at));
-        vstore_pairs_of(static_cast<uint16_t *>(t->y) + at, finished(sum, activation),
-                        t->valid[v]);
+        vstore_pairs_of(static_cast<uint16_t *>(t->y) + at, finished(sum, activation), t->valid[v]);
       }
     }
 }

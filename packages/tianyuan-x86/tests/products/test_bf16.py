@@ -250,7 +250,12 @@ def test_unknown_precisions_are_refused(model: Path) -> None:
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize(
     ("batch", "rows", "keys", "depth", "width"),
-    [((2, 3), 17, 33, 19, 37), ((1, 6), 128, 128, 64, 64), ((1,), 8, 1, 1, 3), ((5,), 29, 300, 32, 16)],
+    [
+        ((2, 3), 17, 33, 19, 37),
+        ((1, 6), 128, 128, 64, 64),
+        ((1,), 8, 1, 1, 3),
+        ((5,), 29, 300, 32, 16),
+    ],
 )
 def test_attention_against_float64(
     batch: tuple[int, ...], rows: int, keys: int, depth: int, width: int, masked: bool,
