@@ -97,6 +97,7 @@ void run_pointwise(const Pointwise &p, const float *x, float *y, const float *re
   for (int64_t t = 0; t < tiles; ++t) {
     const int64_t begin = t * pixels / tiles, count = (t + 1) * pixels / tiles - begin;
     tile.a = x + begin * VF;
+    tile.ahead = t == tiles - 1 ? TILE_VECTORS * tile.b_next : 0;
     out.y = y + begin * VF;
     out.residual = residual ? residual + begin * VF : nullptr;
     tile_of(TILE_BLOCK, 1, static_cast<int>(count), vectors,
@@ -121,9 +122,11 @@ void expand_rows(const Bottleneck &b, const Wide &wide, int64_t image, int64_t b
   const ConvShape &s = b.wide;
   const int64_t line = s.w * VF;
   const float *x = b.x + image * ceil_div(b.expand.c, VF) * s.h * line;
-  for (int64_t y = begin; y < end; ++y)
+  for (int64_t y = begin, rows; y < end; y += rows) {
+    rows = lesser(end - y, b.kept - y % b.kept);
     run_pointwise(b.expand, x + y * line, wide.ring + y % b.kept * line, nullptr, b.kept * line,
-                  s.w, block, vectors);
+                  rows * s.w, block, vectors);
+  }
 }
 
 // Output rows [begin, end) of one block, whose planes `wide` has.

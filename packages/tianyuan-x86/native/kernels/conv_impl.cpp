@@ -28,6 +28,8 @@ int64_t fill_table(TileSegment *table, const ConvPlan &p, const Band &b) {
   return next - table;
 }
 
+enum { AHEAD_FLOATS = 32 * 1024 };
+
 struct Item {
   int64_t image, y0, y1, x0, x1, o0, o1;  // o in channel blocks
 };
@@ -171,14 +173,19 @@ void run_rows(Pass *pass) {
   const Item &item = pass->item;
   const int64_t width = item.x1 - item.x0;
   const int64_t tiles = ceil_div(width, TILE_ROWS);
+  // The last tile brings the weights of the next blocks near, unless they would fill the cache.
+  const int64_t next = TILE_VECTORS * pass->tile.b_next;
+  const int64_t ahead = next <= AHEAD_FLOATS ? next : 0;
   for (int64_t y = item.y0; y < item.y1; ++y) {
     if (width <= TILE_ROWS / 2 && y + 1 < item.y1) {
+      pass->tile.ahead = y + 2 >= item.y1 ? ahead : 0;
       run_pixels(pass, {y, item.x0, width, 2});
       ++y;
       continue;
     }
     for (int64_t t = 0; t < tiles; ++t) {
       const int64_t begin = t * width / tiles, end = (t + 1) * width / tiles;
+      pass->tile.ahead = y + 1 == item.y1 && t == tiles - 1 ? ahead : 0;
       run_pixels(pass, {y, item.x0 + begin, end - begin, 1});
     }
   }

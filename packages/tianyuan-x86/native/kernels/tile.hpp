@@ -39,6 +39,7 @@ struct TileArgs {
   int64_t a_step;   // distance of k in a
   int64_t b_step;   // distance of k in b
   int64_t b_next;   // distance of the second vector of b from the first
+  int64_t ahead;    // distance in b to what is read next, which is brought near
   bool accumulate;  // start from what `c` holds instead of zero
   float *c;         // rows x vectors x VF, 64-byte aligned
   const TileOut *out;  // where finished sums go instead of `c`, or NULL; not for TILE_STRIDED

@@ -74,6 +74,11 @@ void run_tile(const TileArgs *t) {
       vf w[FULL + 1];
 #pragma GCC unroll 4
       for (int v = 0; v < FULL; ++v) w[v] = vload(b + v * b_next);
+      if (KIND == TILE_BLOCK && t->ahead) {
+#pragma GCC unroll 4
+        for (int v = 0; v < VECTORS; ++v)
+          _mm_prefetch(reinterpret_cast<const char *>(b + v * b_next + t->ahead), _MM_HINT_T1);
+      }
       const vn narrow = NARROW ? narrow_load(b + FULL * b_next) : narrow_zero();
 #pragma GCC unroll 16
       for (int i = 0; i < ROWS; ++i) {

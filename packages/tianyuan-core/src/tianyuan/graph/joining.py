@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from .. import registry
@@ -56,10 +57,17 @@ class _Chain:
 def join(graph: Graph, device: str, options: Options) -> Graph:
     """Replace the chains of a graph of concrete sizes whose joined op costs less."""
     users = Users(graph)
+    known: dict[object, float | None] = {}
+
+    def cost(node: Node) -> float | None:
+        key = selection.call_of(node, options.threads).key
+        if key not in known:
+            known[key] = _least(node, device, options)
+        return known[key]
 
     def visit(to: Rebuilder, node: Node) -> list[Value] | None:
         for chain in _chains(node, users):
-            if _gains(chain, device, options):
+            if _gains(chain, cost):
                 inputs = to.mapped(chain.inputs)
                 op = registry.get_op("bottleneck")
                 return list(to.graph.add_node(op, inputs, chain.attrs, node.origin))
@@ -107,17 +115,17 @@ def _chains(node: Node, users: Users) -> list[_Chain]:
     return [_Chain(expand, depthwise, node), *found] if users.single(expand.outputs[0]) else found
 
 
-def _gains(chain: _Chain, device: str, options: Options) -> bool:
+def _gains(chain: _Chain, cost_of: Callable[[Node], float | None]) -> bool:
     """Tell whether a kernel serves the joined op for less than the best ones of its parts."""
     op, attrs = registry.get_op("bottleneck"), chain.attrs
     inputs, output = chain.inputs, chain.project.outputs[0]
     if not all(value.spec.dtype == output.spec.dtype for value in inputs):
         return False
     joined = Node(op, attrs, inputs, [Value(output.spec)])
-    cost = _least(joined, device, options)
+    cost = cost_of(joined)
     if cost is None:
         return False
-    parts = [_least(node, device, options) for node in chain.nodes]
+    parts = [cost_of(node) for node in chain.nodes]
     return None in parts or cost < sum(part for part in parts if part is not None)
 
 
