@@ -65,8 +65,24 @@ def check_factor(op: str, what: str, value: float) -> None:
 def check_factors(op: str, what: str, values: Floats, counts: Sequence[int]) -> None:
     """Raise AttrError unless there are as many factors as one of ``counts``, each valid."""
     check_length(op, what, values, counts)
+    if len(values) > _FEW and _are_factors(values):
+        return
     for value in values:
         check_factor(op, what, value)
+
+
+# Tuples longer than this are checked as one array.
+_FEW = 4
+
+
+def _are_factors(values: Floats) -> bool:
+    """Tell whether all of many floats are positive normal float32 numbers."""
+    if not all(type(value) is float for value in values):
+        return False
+    array = np.array(values)
+    with np.errstate(over="ignore", under="ignore"):
+        same = array.astype(np.float32) == array
+    return bool((same & (array >= _SMALLEST) & (array <= _LARGEST)).all())
 
 
 def check_length(op: str, what: str, values: Sequence[Any], counts: Sequence[int]) -> None:

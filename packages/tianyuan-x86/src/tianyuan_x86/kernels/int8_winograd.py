@@ -35,7 +35,7 @@ _LANES = {"avx2": 16, "vnni": 32}
 # Rows of the transform of weights; those of 0 and of infinity are six times as large as they need
 # be, which spares the transform back two multiplications.
 _TRANSFORM = np.array(
-    [[6, 0, 0], [1, 1, 1], [1, -1, 1], [1, 2, 4], [1, -2, 4], [0, 0, 6]], np.float32
+    [[6, 0, 0], [1, 1, 1], [1, -1, 1], [1, 2, 4], [1, -2, 4], [0, 0, 6]], np.int16
 )
 
 
@@ -66,13 +66,14 @@ def _pack(array: np.ndarray) -> np.ndarray:
 def _transformed(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the sums of magnitudes of up to 16 outputs, and their panel of transforms."""
     o, i = part.shape[:2]
-    padded = np.zeros((16, q8.round_up(i, 4), 9), np.float32)
-    padded[:o, :i] = part.reshape(o, i, 9)
-    sums = np.abs(padded).sum(axis=(1, 2), dtype=np.float64).astype(np.int32)
-    both = np.kron(_TRANSFORM, _TRANSFORM)  # exact in float32, as are all results
-    found = (padded.reshape(-1, 9) @ both.T).astype(np.int16)
-    split = found.reshape(16, padded.shape[1] // 2, 2, _FREQUENCIES)
-    ordered = np.ascontiguousarray(split.transpose(3, 1, 0, 2))
+    padded = np.zeros((3, 3, 16, q8.round_up(i, 4)), np.int16)
+    padded[:, :, :o, :i] = part.transpose(2, 3, 0, 1)
+    sums = np.abs(padded).sum(axis=(0, 1, 3), dtype=np.int32)
+    # Not by BLAS, whose threads wait for each other longer than this takes.
+    rows = np.einsum("yi,ijoc->yjoc", _TRANSFORM, padded)
+    found = np.einsum("xj,yjoc->yxoc", _TRANSFORM, rows)
+    pairs = found.view(np.int32).reshape(_FREQUENCIES, 16, -1)
+    ordered = np.ascontiguousarray(pairs.transpose(0, 2, 1))
     return sums.view(part.dtype).reshape(16, 4), ordered.view(part.dtype).reshape(-1, 16, 4)
 
 
