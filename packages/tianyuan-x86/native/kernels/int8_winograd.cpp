@@ -12,7 +12,7 @@ namespace TY_ISA {
 namespace {
 
 // What the kernels' descriptions in Python know too, for the workspace.
-enum { L2_BYTES = 448 * 1024, FEWEST_TILES = 56, TILE_PRODUCTS = WINO_FREQUENCIES * 16 * 4 };
+enum { L2_BYTES = 448 * 1024, FEWEST_TILES = 28, TILE_PRODUCTS = WINO_FREQUENCIES * 16 * 4 };
 
 #if TY_VF == 16
 enum { MAX_ROWS = 7, MAX_BLOCKS = 4 };
