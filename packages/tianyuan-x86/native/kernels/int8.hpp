@@ -137,15 +137,19 @@ struct Q8Run {
 // How results are stored by way of saturating 16-bit integers, where those suffice; the bounds are
 // those of bytes whose sign bit `flip` turns.
 struct Q8Narrow {
-  bool fits;
+  bool fits, plain;  // plain: the bounds are those of the dtype
   int16_t zero_point;
   uint8_t lower, upper, flip;
 };
 TY_INLINE Q8Narrow q8_narrow(const Q8Store &s, bool fits) {
   const int32_t lower = static_cast<int32_t>(s.lower) + s.zero_point;
   const int32_t up = lower < 0 ? 128 : 0;  // signed bytes become unsigned ones
-  return {fits, static_cast<int16_t>(s.zero_point + up), static_cast<uint8_t>(lower + up),
-          static_cast<uint8_t>(static_cast<int32_t>(s.upper) + s.zero_point + up),
+  const int32_t upper = static_cast<int32_t>(s.upper) + s.zero_point;
+  return {fits,
+          lower + up == 0 && upper + up == 255,
+          static_cast<int16_t>(s.zero_point + up),
+          static_cast<uint8_t>(lower + up),
+          static_cast<uint8_t>(upper + up),
           static_cast<uint8_t>(up)};
 }
 
@@ -156,16 +160,18 @@ TY_INLINE vi q8_narrowed(const vi (&whole)[4], const Q8Narrow &n) {
   const vi zero = _mm512_set1_epi16(n.zero_point);
   const vi low = _mm512_adds_epi16(_mm512_packs_epi32(whole[0], whole[1]), zero);
   const vi high = _mm512_adds_epi16(_mm512_packs_epi32(whole[2], whole[3]), zero);
-  const vi bytes =
-      _mm512_max_epu8(_mm512_packus_epi16(low, high), _mm512_set1_epi8(static_cast<char>(n.lower)));
+  const vi packed = _mm512_packus_epi16(low, high);
+  if (n.plain) return vi_xor(packed, _mm512_set1_epi8(static_cast<char>(n.flip)));
+  const vi bytes = _mm512_max_epu8(packed, _mm512_set1_epi8(static_cast<char>(n.lower)));
   return vi_xor(_mm512_min_epu8(bytes, _mm512_set1_epi8(static_cast<char>(n.upper))),
                 _mm512_set1_epi8(static_cast<char>(n.flip)));
 #else
   const vi zero = _mm256_set1_epi16(n.zero_point);
   const vi low = _mm256_adds_epi16(_mm256_packs_epi32(whole[0], whole[1]), zero);
   const vi high = _mm256_adds_epi16(_mm256_packs_epi32(whole[2], whole[3]), zero);
-  const vi bytes =
-      _mm256_max_epu8(_mm256_packus_epi16(low, high), _mm256_set1_epi8(static_cast<char>(n.lower)));
+  const vi packed = _mm256_packus_epi16(low, high);
+  if (n.plain) return vi_xor(packed, _mm256_set1_epi8(static_cast<char>(n.flip)));
+  const vi bytes = _mm256_max_epu8(packed, _mm256_set1_epi8(static_cast<char>(n.lower)));
   return vi_xor(_mm256_min_epu8(bytes, _mm256_set1_epi8(static_cast<char>(n.upper))),
                 _mm256_set1_epi8(static_cast<char>(n.flip)));
 #endif

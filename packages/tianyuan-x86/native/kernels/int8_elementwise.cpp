@@ -11,6 +11,53 @@ int64_t elements(const ty_tensor &tensor, bool image) {
   return s[0] * s[2] * s[3] * q8_channels(s[1]);
 }
 
+enum { BYTES = 4 * TY_VF };
+
+TY_INLINE bool any_above(vf x, vf limit) {
+#if TY_VF == 16
+  return vgt(x, limit) != 0;
+#else
+  return _mm256_movemask_ps(vgt(x, limit)) != 0;
+#endif
+}
+
+// Quantises whole vectors of bytes. A product with the reciprocal rounds as the quotient does
+// unless it lies next to half an integer, or so far out that both are clamped; the quotient is
+// taken then.
+void quantize_vectors(const ty_ctx *ctx, uint8_t *y, const float *x, int64_t vectors, float scale,
+                      const Q8Narrow &narrow) {
+  const vf inverse = vset1(1.0f / scale), divisor = vset1(scale), most = vset1(1e6f);
+  const vf limit = vset1(0.5f - 1.0f / 4096);
+#if TY_VF == 16
+  const vi order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+#else
+  const vi order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+#endif
+  ty_parallel(ctx, vectors, GRAIN / BYTES, [&](int64_t begin, int64_t end, int32_t) {
+    for (int64_t at = begin * BYTES; at < end * BYTES; at += BYTES) {
+      vf t[4], worst = vset1(0.0f);
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        t[i] = vmul(vload(x + at + i * TY_VF), inverse);
+        worst = vmax_fast(vabs(vsub(t[i], vround(t[i]))), worst);
+      }
+      if (any_above(worst, limit))
+        for (int i = 0; i < 4; ++i) t[i] = vdiv(vload(x + at + i * TY_VF), divisor);
+      vi whole[4];
+      // What is too large or no number becomes the least integer, which is right for the latter.
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) whole[i] = vf_to_vi(vmin_fast(most, t[i]));
+      const vi bytes = q8_narrowed(whole, narrow);
+#if TY_VF == 16
+      _mm512_storeu_si512(y + at, _mm512_permutexvar_epi32(order, bytes));
+#else
+      _mm256_storeu_si256(reinterpret_cast<__m256i *>(y + at),
+                          _mm256_permutevar8x32_epi32(bytes, order));
+#endif
+    }
+  });
+}
+
 int quantize(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *attrs,
              void *) {
   const auto &a = *reinterpret_cast<const ty_quantize_attrs *>(attrs);
@@ -21,9 +68,16 @@ int quantize(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, con
   const int32_t least = is_signed ? -128 : 0;
   const Q8Store form = {static_cast<float>(least - zero), static_cast<float>(least + 255 - zero),
                         zero};
-  const vf scale = vset1(static_cast<float>(TY_FLOATS(&a, a.scales)[0]));
-  by16(ctx, ty_count(inputs[0]), [&](int64_t at, int64_t count) {
-    store(y + at, divided(x + at, count, scale), count, form);
+  const float factor = static_cast<float>(TY_FLOATS(&a, a.scales)[0]);
+  const vf scale = vset1(factor);
+  const int64_t size = ty_count(inputs[0]);
+  int64_t done = 0;
+  if (factor > 1e-30f && factor < 1e30f) {
+    done = size / BYTES * BYTES;
+    quantize_vectors(ctx, y, x, done / BYTES, factor, q8_narrow(form, true));
+  }
+  by16(ctx, size - done, [&](int64_t at, int64_t count) {
+    store(y + done + at, divided(x + done + at, count, scale), count, form);
   });
   return 0;
 }
@@ -87,8 +141,6 @@ TY_INLINE void scale_bytes(const Addend &a, int64_t at, vf (&to)[4]) {
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) to[i] = vmul(vsub(vi_as_vf(wide[i]), a.zero_point), a.factor);
 }
-
-enum { BYTES = 4 * TY_VF };
 
 // Adds whole vectors of bytes, whose results are int32 before they are clamped.
 void add_vectors(const ty_ctx *ctx, uint8_t *y, const Addend &left, const Addend &right,

@@ -33,24 +33,48 @@ TY_INLINE Window clipped(const Attrs &a, const int64_t *x, int64_t oy, int64_t o
           q8_lesser(x0 + kernel[1], x[3])};
 }
 
-TY_INLINE __m128i load128(const uint8_t *from) {
-  return _mm_loadu_si128(reinterpret_cast<const __m128i *>(from));
-}
-
+// Vectors of bytes, from which the largest are taken channel by channel.
 TY_INLINE __m128i larger(__m128i a, __m128i b, uint8_t) { return _mm_max_epu8(a, b); }
 TY_INLINE __m128i larger(__m128i a, __m128i b, int8_t) { return _mm_max_epi8(a, b); }
+TY_INLINE __m256i larger(__m256i a, __m256i b, uint8_t) { return _mm256_max_epu8(a, b); }
+TY_INLINE __m256i larger(__m256i a, __m256i b, int8_t) { return _mm256_max_epi8(a, b); }
+#if TY_VF == 16
+TY_INLINE __m512i larger(__m512i a, __m512i b, uint8_t) { return _mm512_max_epu8(a, b); }
+TY_INLINE __m512i larger(__m512i a, __m512i b, int8_t) { return _mm512_max_epi8(a, b); }
+#endif
 
-// The largest values of a window, 16 channels after another, or those of a pixel of four.
+template <typename Bytes>
+TY_INLINE Bytes load_bytes(const uint8_t *from) {
+  Bytes found;
+  __builtin_memcpy(&found, from, sizeof(Bytes));
+  return found;
+}
+
+// The largest values of a window in channels [c, channels) as far as whole vectors go; returns the
+// first channel behind them.
+template <typename T, typename Bytes>
+TY_INLINE int64_t largest_of(uint8_t *to, const uint8_t *first, Window w, int64_t row,
+                             int64_t channels, int64_t c) {
+  const int64_t width = sizeof(Bytes);
+  for (; c + width <= channels; c += width) {
+    Bytes found = load_bytes<Bytes>(first + c);
+    for (int64_t i = 0; i < w.y1 - w.y0; ++i)
+      for (int64_t j = 0; j < w.x1 - w.x0; ++j)
+        found = larger(found, load_bytes<Bytes>(first + i * row + j * channels + c), T());
+    __builtin_memcpy(to + c, &found, sizeof(Bytes));
+  }
+  return c;
+}
+
+// The largest values of a window, many channels after another, or those of a pixel of four.
 template <typename T>
 TY_INLINE void largest(uint8_t *to, const uint8_t *first, Window w, int64_t row, int64_t channels) {
   int64_t c = 0;
-  for (; c + 16 <= channels; c += 16) {
-    __m128i found = load128(first + c);
-    for (int64_t i = 0; i < w.y1 - w.y0; ++i)
-      for (int64_t j = 0; j < w.x1 - w.x0; ++j)
-        found = larger(found, load128(first + i * row + j * channels + c), T());
-    _mm_storeu_si128(reinterpret_cast<__m128i *>(to + c), found);
-  }
+#if TY_VF == 16
+  c = largest_of<T, __m512i>(to, first, w, row, channels, c);
+#endif
+  c = largest_of<T, __m256i>(to, first, w, row, channels, c);
+  c = largest_of<T, __m128i>(to, first, w, row, channels, c);
   for (; c < channels; ++c) {
     T found = static_cast<T>(first[c]);
     for (int64_t i = 0; i < w.y1 - w.y0; ++i)

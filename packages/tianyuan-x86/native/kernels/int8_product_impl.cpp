@@ -1,13 +1,18 @@
 // The product of packed 8-bit operands in tiles of pixels and outputs, finished while in registers.
-#include "int8.hpp"
+#include "int8_values.hpp"
 
 namespace TY_ISA {
 namespace {
 
+// The scaled residual of 16 outputs, of which `count` are there.
+TY_INLINE Scaled residual_at(const Q8Plan &p, int64_t at, int64_t count) {
+  return scaled(p.residual.data + at, count, p.residual.is_signed, p.residual.zero_point,
+                p.residual.multiplier);
+}
+
 #if defined(__AVX512VNNI__)
-// Multiplies, rounds and stores the sums of a tile where no residual and no zero points of weights
-// add to them.
-template <int MR, int NR>
+// Multiplies, rounds and stores the sums of a tile where no zero points of weights add to them.
+template <int MR, int NR, bool RESIDUAL>
 TY_INLINE void store_narrow(const Q8Plan &p, const __m512i (&sums)[MR][NR], int64_t first,
                             int64_t o) {
   const vi order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
@@ -15,14 +20,16 @@ TY_INLINE void store_narrow(const Q8Plan &p, const __m512i (&sums)[MR][NR], int6
   const __mmask64 mask = room >= 64 ? ~__mmask64{0} : (__mmask64{1} << room) - 1;
 #pragma GCC unroll 12
   for (int m = 0; m < MR; ++m) {
-    vi whole[4];
+    const int64_t at = (first + m) * p.y_pixel + o;
+    vi whole[4] = {vi_set1(0), vi_set1(0), vi_set1(0), vi_set1(0)};
 #pragma GCC unroll 4
-    for (int n = 0; n < 4; ++n)
-      whole[n] = n < NR
-                     ? vf_to_vi(vmul(vi_to_vf(sums[m][n % NR]), vload(p.multiplier + o + 16 * n)))
-                     : vi_set1(0);
+    for (int n = 0; n < NR; ++n) {
+      vf t = vmul(vi_to_vf(sums[m][n]), vload(p.multiplier + o + 16 * n));
+      if (RESIDUAL) t = vadd(t, residual_at(p, at + 16 * n, room - 16 * n).part[0]);
+      whole[n] = vf_to_vi(t);
+    }
     const vi bytes = _mm512_permutexvar_epi32(order, q8_narrowed(whole, p.narrow));
-    uint8_t *to = p.y + (first + m) * p.y_pixel + o;
+    uint8_t *to = p.y + at;
     if (NR == 4 && room >= 64)
       _mm512_storeu_si512(to, bytes);
     else if (NR == 2 && room >= 32)
@@ -34,9 +41,10 @@ TY_INLINE void store_narrow(const Q8Plan &p, const __m512i (&sums)[MR][NR], int6
   }
 }
 
-// One tile: MR pixels from `first`, NR blocks of 16 outputs from output `o`.
+// One tile: MR pixels from `first`, NR blocks of 16 outputs from output `o`. What lies `ahead`
+// bytes behind the weights is fetched into the second-level cache.
 template <int MR, int NR>
-void tile(const Q8Plan &p, const Operand *const *rows, int64_t first, int64_t o) {
+void tile(const Q8Plan &p, const Operand *const *rows, int64_t first, int64_t o, int64_t ahead) {
   const int64_t panel = q8_panel_bytes(p.k4);
   const int8_t *w = p.weight + o / 16 * panel;
   __m512i sums[MR][NR];
@@ -50,6 +58,7 @@ void tile(const Q8Plan &p, const Operand *const *rows, int64_t first, int64_t o)
 #pragma GCC unroll 12
     for (int m = 0; m < MR; ++m) x[m] = rows[m] + offset;
     for (int64_t k = 0; k < k4; ++k, w += 64) {
+      _mm_prefetch(reinterpret_cast<const char *>(w + ahead), _MM_HINT_T1);
       __m512i weight[NR];
 #pragma GCC unroll 4
       for (int n = 0; n < NR; ++n) weight[n] = _mm512_loadu_si512(w + n * panel);
@@ -62,7 +71,10 @@ void tile(const Q8Plan &p, const Operand *const *rows, int64_t first, int64_t o)
     }
   }
   if (p.narrow.fits) {
-    store_narrow(p, sums, first, o);
+    if (p.residual.data != nullptr)
+      store_narrow<MR, NR, true>(p, sums, first, o);
+    else
+      store_narrow<MR, NR, false>(p, sums, first, o);
     return;
   }
   alignas(64) int32_t found[MR * NR * 16];
@@ -73,7 +85,7 @@ void tile(const Q8Plan &p, const Operand *const *rows, int64_t first, int64_t o)
   q8_finish_rows(p, found, MR, NR, first, o);
 }
 
-typedef void (*Tile)(const Q8Plan &, const Operand *const *, int64_t, int64_t);
+typedef void (*Tile)(const Q8Plan &, const Operand *const *, int64_t, int64_t, int64_t);
 struct Height {
   int rows;
   Tile tile;
@@ -93,22 +105,31 @@ TY_INLINE int64_t load64(const void *from) {
   return value;
 }
 
-// Multiplies, rounds and stores 16 sums of each pixel where no residual and no zero points of
-// weights add to them; two pixels make a vector of bytes.
+// Multiplies, rounds and stores 16 sums of each pixel where no zero points of weights add to them;
+// two pixels make a vector of bytes.
+template <bool RESIDUAL>
 TY_INLINE void store_narrow(const Q8Plan &p, const int32_t *sums, int rows, int64_t first,
                             int64_t o) {
   const vi order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
   const vf low = vload(p.multiplier + o), high = vload(p.multiplier + o + 8);
   for (int m = 0; m < rows; m += 2) {
     const int32_t *at = sums + m * 16, *next = sums + (m + 1 < rows ? m + 1 : m) * 16;
-    const vi whole[4] = {vf_to_vi(vmul(vi_to_vf(vi_load(at)), low)),
-                         vf_to_vi(vmul(vi_to_vf(vi_load(at + 8)), high)),
-                         vf_to_vi(vmul(vi_to_vf(vi_load(next)), low)),
-                         vf_to_vi(vmul(vi_to_vf(vi_load(next + 8)), high))};
+    const int64_t pixel = (first + m) * p.y_pixel + o;
+    vf t[4] = {vmul(vi_to_vf(vi_load(at)), low), vmul(vi_to_vf(vi_load(at + 8)), high),
+               vmul(vi_to_vf(vi_load(next)), low), vmul(vi_to_vf(vi_load(next + 8)), high)};
+    if (RESIDUAL) {
+      const Scaled here = residual_at(p, pixel, 16);
+      const Scaled there = m + 1 < rows ? residual_at(p, pixel + p.y_pixel, 16) : here;
+      t[0] = vadd(t[0], here.part[0]);
+      t[1] = vadd(t[1], here.part[1]);
+      t[2] = vadd(t[2], there.part[0]);
+      t[3] = vadd(t[3], there.part[1]);
+    }
+    const vi whole[4] = {vf_to_vi(t[0]), vf_to_vi(t[1]), vf_to_vi(t[2]), vf_to_vi(t[3])};
     // Fours of one pixel, then of the other, in each half.
     const vi bytes = q8_narrowed(whole, p.narrow);
     const vi pixels = _mm256_permutevar8x32_epi32(bytes, order);
-    uint8_t *to = p.y + (first + m) * p.y_pixel + o;
+    uint8_t *to = p.y + pixel;
     _mm_storeu_si128(reinterpret_cast<__m128i *>(to), _mm256_castsi256_si128(pixels));
     if (m + 1 < rows)
       _mm_storeu_si128(reinterpret_cast<__m128i *>(to + p.y_pixel),
@@ -118,7 +139,7 @@ TY_INLINE void store_narrow(const Q8Plan &p, const int32_t *sums, int rows, int6
 
 // One tile: MR pixels from `first`, 16 outputs from output `o`.
 template <int MR, int NR>
-void tile(const Q8Plan &p, const Operand *const *rows, int64_t first, int64_t o) {
+void tile(const Q8Plan &p, const Operand *const *rows, int64_t first, int64_t o, int64_t ahead) {
   static_assert(NR == 1, "8 outputs of up to 6 pixels fill the registers");
   alignas(32) int32_t found[MR * 16];
   for (int half = 0; half < 2; ++half) {
@@ -132,6 +153,7 @@ void tile(const Q8Plan &p, const Operand *const *rows, int64_t first, int64_t o)
 #pragma GCC unroll 6
       for (int m = 0; m < MR; ++m) x[m] = rows[m] + offset;
       for (int64_t k = 0; k < k4; ++k, w += 64) {
+        _mm_prefetch(reinterpret_cast<const char *>(w + ahead), _MM_HINT_T1);
         const __m256i low = _mm256_cvtepi8_epi16(q8_load128(w));
         const __m256i high = _mm256_cvtepi8_epi16(q8_load128(w + 16));
 #pragma GCC unroll 6
@@ -149,13 +171,15 @@ void tile(const Q8Plan &p, const Operand *const *rows, int64_t first, int64_t o)
           found + m * 16 + half * 8,
           vi_add(bias, _mm256_permute4x64_epi64(_mm256_hadd_epi32(sums[m][0], sums[m][1]), 0xd8)));
   }
-  if (p.narrow.fits && p.o_room - o >= 16)
-    store_narrow(p, found, MR, first, o);
+  if (p.narrow.fits && p.o_room - o >= 16 && p.residual.data != nullptr)
+    store_narrow<true>(p, found, MR, first, o);
+  else if (p.narrow.fits && p.o_room - o >= 16)
+    store_narrow<false>(p, found, MR, first, o);
   else
     q8_finish_rows(p, found, MR, 1, first, o);
 }
 
-typedef void (*Tile)(const Q8Plan &, const Operand *const *, int64_t, int64_t);
+typedef void (*Tile)(const Q8Plan &, const Operand *const *, int64_t, int64_t, int64_t);
 struct Height {
   int rows;
   Tile tile;
@@ -169,6 +193,8 @@ const Height heights[MAX_BLOCKS][4] = {
 void run_pixels(const Q8Plan &p, int64_t begin, int64_t end, int64_t o) {
   const int64_t blocks = q8_lesser(q8_ceil(p.o - o, 16), MAX_BLOCKS);
   const Height *height = heights[blocks - 1];
+  // The first tiles fetch the weights of the next outputs, a panel each. Long ones arrive unasked.
+  int64_t ahead = o + 16 * blocks < p.o && p.k4 <= 256 ? blocks : 0;
   int64_t ox = begin % p.ow, oy = begin / p.ow % p.oh, image = begin / (p.ow * p.oh);
   for (int64_t at = begin; at < end;) {
     while (height->rows > end - at) ++height;
@@ -183,8 +209,9 @@ void run_pixels(const Q8Plan &p, int64_t begin, int64_t end, int64_t o) {
         }
       }
     }
-    height->tile(p, rows, at, o);
+    height->tile(p, rows, at, o, ahead * q8_panel_bytes(p.k4));
     at += height->rows;
+    ahead = ahead > 0 && ahead < 2 * blocks - 1 ? ahead + 1 : 0;
   }
 }
 
@@ -194,10 +221,10 @@ void q8_run(const ty_ctx *ctx, const Q8Plan &given) {
   Q8Plan p = given;
   const int64_t pixels = p.n * p.oh * p.ow;
   if (pixels <= 0 || p.o <= 0) return;
-  // Below a half, any sum times its multiplier is an int32.
-  p.narrow =
-      q8_narrow(p.store, q8_largest(p.multiplier, p.o) < 0.5f && p.residual.data == nullptr &&
-                             p.w_zero == nullptr && p.floats == nullptr);
+  // Below a quarter of 2^32 each, a scaled sum and a residual add up to an int32.
+  const bool fits = q8_largest(p.multiplier, p.o) < 0.25f &&
+                    (p.residual.data == nullptr || p.residual.multiplier < 1e6f);
+  p.narrow = q8_narrow(p.store, fits && p.w_zero == nullptr && p.floats == nullptr);
   // A piece's rows should stay in the first caches while the weights of its outputs pass by.
   const int64_t bytes = p.k4 * 4 * static_cast<int64_t>(sizeof(Operand));
   const int64_t outputs = 16 * MAX_BLOCKS, groups = q8_ceil(p.o, outputs);
