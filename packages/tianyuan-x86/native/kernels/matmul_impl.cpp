@@ -9,12 +9,15 @@ namespace {
 // block of a in the second, the block of b in the third.
 enum { BLOCK_K = 512, BLOCK_M = 12 * TILE_ROWS, BLOCK_N = 1024 };
 
+enum { LINE = 16 };  // floats of a cache line
+
 TY_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 TY_INLINE int64_t round_up(int64_t a, int64_t to) { return (a + to - 1) / to * to; }
 
-// One panel of rows that lie contiguous, transposed in registers.
+// One panel of rows that lie contiguous, transposed in registers. Whole vectors are stored, the
+// next over what is too much of the last, since stores of some lanes are slow; so up to VF - 1
+// floats behind the panel change.
 void pack_a_rows(float *to, const float *a, int64_t a_row, int64_t height, int64_t depth) {
-  const vtail lanes = vtail_of(height);
   for (int64_t k = 0; k < depth; k += VF) {
     const int64_t some = least(VF, depth - k);
     const vtail tail = vtail_of(some);
@@ -23,19 +26,23 @@ void pack_a_rows(float *to, const float *a, int64_t a_row, int64_t height, int64
     for (int r = 0; r < VF; ++r)
       block[r] = r < height ? vload_tail(a + r * a_row + k, tail) : vzero();
     vtranspose(block);
-    for (int64_t r = 0; r < some; ++r) vstore_tail(to + (k + r) * height, block[r], lanes);
+    for (int64_t r = 0; r < some; ++r) vstore(to + (k + r) * height, block[r]);
   }
 }
 
-// Panels of up to TILE_ROWS rows, k-major; the last panel is as narrow as its rows.
+// Rows are cut into as few tiles as hold them, which are alike within a row.
+TY_INLINE int64_t tiles_of(int64_t rows) { return (rows + TILE_ROWS - 1) / TILE_ROWS; }
+
+// Panels of a tile's rows, k-major.
 void pack_a(float *to, const float *a, int64_t a_row, int64_t a_step, int64_t rows, int64_t depth) {
-  for (int64_t i = 0; i < rows; i += TILE_ROWS) {
-    const int64_t height = least(TILE_ROWS, rows - i);
+  const int64_t tiles = tiles_of(rows);
+  for (int64_t at = 0, i = 0; at < tiles; ++at) {
+    const int64_t height = rows * (at + 1) / tiles - i;
     const float *from = a + i * a_row;
     if (a_row == 1) {
       const vtail tail = vtail_of(height);
       for (int64_t k = 0; k < depth; ++k)
-        vstore_tail(to + k * height, vload_tail(from + k * a_step, tail), tail);
+        vstore(to + k * height, vload_tail(from + k * a_step, tail));
     } else if (a_step == 1) {
       pack_a_rows(to, from, a_row, height, depth);
     } else {
@@ -43,6 +50,7 @@ void pack_a(float *to, const float *a, int64_t a_row, int64_t a_step, int64_t ro
         for (int64_t k = 0; k < depth; ++k) to[k * height + r] = from[r * a_row + k * a_step];
     }
     to += height * depth;
+    i += height;
   }
 }
 
@@ -59,7 +67,7 @@ void pack_b_panel(float *to, const Gemm &g, int64_t k0, int64_t j0, int64_t cols
   }
 }
 
-// Moves a tile between the accumulators and c; the last block of k adds the epilogue.
+// Moves a tile between the accumulators and c; the last block of k adds residual and activation.
 void load_tile(float *acc, const Gemm &g, int64_t i, int64_t rows, int64_t j, int64_t cols) {
   const int vectors = cols > VF ? 2 : 1;
   for (int64_t r = 0; r < rows; ++r)
@@ -70,9 +78,9 @@ void load_tile(float *acc, const Gemm &g, int64_t i, int64_t rows, int64_t j, in
 
 // One column of vectors; the activation is a constant where it is inlined.
 TY_INLINE void store_column(const Gemm &g, const Epilogue &e, const float *acc, int64_t acc_step,
-                            int64_t at, int64_t rows, vf bias, vtail tail) {
+                            int64_t at, int64_t rows, vtail tail) {
   for (int64_t r = 0; r < rows; ++r) {
-    vf x = vadd(vload(acc + r * acc_step), bias);
+    vf x = vload(acc + r * acc_step);
     if (g.residual) x = vadd(x, vload_tail(g.residual + at + r * g.c_row, tail));
     vstore_tail(g.c + at + r * g.c_row, activate(x, e), tail);
   }
@@ -86,58 +94,100 @@ void store_tile(const float *acc, const Gemm &g, int64_t i, int64_t rows, int64_
   for (int v = 0; v < vectors; ++v) {
     const vtail tail = vtail_of(cols - v * VF);
     const int64_t column = j + v * VF, at = i * g.c_row + column;
-    const vf bias = last && g.bias ? vload_tail(g.bias + column, tail) : vzero();
     if (!last || (g.epilogue.activation == ACT_IDENTITY && !g.residual)) {
       for (int64_t r = 0; r < rows; ++r)
-        vstore_tail(g.c + at + r * g.c_row, vadd(vload(acc + v * VF + r * step), bias), tail);
+        vstore_tail(g.c + at + r * g.c_row, vload(acc + v * VF + r * step), tail);
     } else if (bounds.activation == ACT_CLIP) {
-      store_column(g, {ACT_CLIP, bounds.lower, bounds.upper}, acc + v * VF, step, at, rows, bias,
-                   tail);
+      store_column(g, {ACT_CLIP, bounds.lower, bounds.upper}, acc + v * VF, step, at, rows, tail);
     } else {
-      store_column(g, g.epilogue, acc + v * VF, step, at, rows, bias, tail);
+      store_column(g, g.epilogue, acc + v * VF, step, at, rows, tail);
     }
   }
 }
 
 struct Block {
   int64_t i0, rows, j0, cols, k0, depth;
-  bool first, last, packed_a, packed_b;
+  bool first, last, packed_a;
+  bool packed_b, by_panel;  // by_panel: a panel of b is packed when its turn comes
 };
 
+// Where a panel of columns of b lies in the cases that need not be packed.
+TY_INLINE const float *panel_of(const Gemm &g, const Block &block, int64_t j) {
+  if (g.packed) return g.packed + (block.j0 + j) * g.k + block.k0 * TILE_LANES;
+  return g.b + block.k0 * g.b_step + (block.j0 + j) * g.b_column;
+}
+
+// Brings a part of the next panel of b into the cache while tile `at` of `tiles` runs: in the tile
+// itself where rows of the panel lie contiguous, which it then returns, else beforehand.
+TY_INLINE bool fetch_ahead(const Gemm &g, const Block &block, int64_t j, int64_t at, int64_t tiles,
+                           TileArgs *t) {
+  t->line = t->b;
+  t->line_step = 0;
+  if (!block.by_panel || j + TILE_LANES >= block.cols) return false;
+  const float *next = panel_of(g, block, j + TILE_LANES);
+  if (g.b_column == 1) {
+    t->line = next + at * LINE;
+    t->line_step = g.b_step;
+    return at < TILE_LANES / LINE;
+  }
+  const int64_t columns = g.b_step == 1 ? least(TILE_LANES, block.cols - j - TILE_LANES) : 0;
+  for (int64_t c = columns * at / tiles; c < columns * (at + 1) / tiles; ++c)
+    for (int64_t k = 0; k < block.depth; k += LINE)
+      __builtin_prefetch(next + c * g.b_column + k, 0, 2);
+  return false;
+}
+
 // All tiles of one block of k; b is walked panel by panel, so that one panel stays cached.
-void multiply_block(const Gemm &g, const Block &block, const float *a, const float *b) {
-  alignas(64) float acc[TILE_ROWS * TILE_LANES];
+void multiply_block(const Gemm &g, const Block &block, const float *a, float *b) {
+  alignas(64) float acc[TILE_ROWS * TILE_LANES], bias[TILE_LANES];
   const TileSegment whole = {0, 0, block.depth};
   TileArgs t = {};
   t.segments = &whole;
   t.n_segments = 1;
   t.accumulate = !block.first;
-  t.c = acc;
+  t.b_next = VF;
+  const int64_t tiles = tiles_of(block.rows);
+  // Where at most bounds follow, tiles are stored straight into c.
+  const Epilogue bounds = as_clip(g.epilogue);
+  const bool simple = !g.residual && bounds.activation == ACT_CLIP;
+  const bool clips = block.last && g.epilogue.activation != ACT_IDENTITY;
+  t.lower = bounds.lower;
+  t.upper = bounds.upper;
   for (int64_t j = 0; j < block.cols; j += TILE_LANES) {
     const int64_t cols = least(TILE_LANES, block.cols - j);
+    const int vectors = cols > VF ? 2 : 1;
     const bool direct_b = !g.packed && !block.packed_b && cols == TILE_LANES;
-    if (g.packed)
-      t.b = g.packed + (block.j0 + j) * g.k + block.k0 * TILE_LANES;
-    else
-      t.b = direct_b ? g.b + block.k0 * g.b_step + block.j0 + j
-                     : (block.packed_b ? b + j * block.depth : b);
+    if (g.bias) {
+      for (int v = 0; v < TILE_VECTORS; ++v)
+        vstore(bias + v * VF, vload_tail(g.bias + block.j0 + j + v * VF,
+                                         vtail_of(cols > v * VF ? cols - v * VF : 0)));
+      t.bias = bias;
+    }
+    if (block.by_panel) pack_b_panel(b, g, block.k0, block.j0 + j, cols, block.depth);
+    t.b = g.packed || direct_b                ? panel_of(g, block, j)
+          : block.packed_b && !block.by_panel ? b + j * block.depth
+                                              : b;
     t.b_step = direct_b ? g.b_step : static_cast<int64_t>(TILE_LANES);
-    t.b_next = VF;
-    for (int64_t i = 0; i < block.rows; i += TILE_ROWS) {
-      const int64_t rows = least(TILE_ROWS, block.rows - i);
-      TileKind kind = TILE_UNIT;
+    for (int64_t at = 0, i = 0; at < tiles; ++at) {
+      const int64_t rows = block.rows * (at + 1) / tiles - i;
+      const bool straight = simple && block.packed_a && cols == TILE_LANES;
+      TileKind kind = TILE_STRIDED;
       if (block.packed_a) {
         t.a = a + i * block.depth;
         t.a_step = rows;
+        kind = fetch_ahead(g, block, j, at, tiles, &t) || straight ? TILE_AHEAD : TILE_UNIT;
       } else {
         t.a = g.a + (block.i0 + i) * g.a_row + block.k0 * g.a_step;
         t.a_step = g.a_step;
         t.a_row = g.a_row;
-        kind = TILE_STRIDED;
       }
-      if (!block.first) load_tile(acc, g, block.i0 + i, rows, block.j0 + j, cols);
-      tile_of(kind, 1, static_cast<int>(rows), cols > VF ? 2 : 1)(&t);
-      store_tile(acc, g, block.i0 + i, rows, block.j0 + j, cols, block.last);
+      t.clips = straight && clips;
+      t.c = straight ? g.c + (block.i0 + i) * g.c_row + block.j0 + j : acc;
+      t.c_row = straight ? g.c_row : static_cast<int64_t>(vectors * VF);
+      if (!straight && !block.first) load_tile(acc, g, block.i0 + i, rows, block.j0 + j, cols);
+      tile_of(kind, 1, static_cast<int>(rows), vectors)(&t);
+      if (!straight) store_tile(acc, g, block.i0 + i, rows, block.j0 + j, cols, block.last);
+      i += rows;
     }
   }
 }
@@ -201,6 +251,7 @@ void gemm(const Gemm &g, float *workspace) {
   // evict one another from the first-level cache.
   block.packed_a = g.n > 3 * TILE_LANES || (g.a_row != 1 && g.a_row % 512 == 0);
   block.packed_b = g.b_column != 1 || g.m > 3 * TILE_ROWS;
+  block.by_panel = !g.packed && block.packed_b && g.m <= BLOCK_M;
   for (block.j0 = 0; block.j0 < g.n; block.j0 += BLOCK_N) {
     block.cols = least(BLOCK_N, g.n - block.j0);
     for (int64_t at = 0; at < blocks; ++at) {
@@ -208,7 +259,7 @@ void gemm(const Gemm &g, float *workspace) {
       block.depth = least(depth, g.k - block.k0);
       block.first = at == 0;
       block.last = at == blocks - 1;
-      if (!g.packed) pack_b(packed_b, g, block);
+      if (!g.packed && !block.by_panel) pack_b(packed_b, g, block);
       for (block.i0 = 0; block.i0 < g.m; block.i0 += BLOCK_M) {
         block.rows = least(BLOCK_M, g.m - block.i0);
         if (block.packed_a)

@@ -19,7 +19,9 @@ struct TileSegment {
 };
 
 // How far apart the rows of a are: compile-time distances make shorter address arithmetic.
-enum TileKind { TILE_UNIT = 0, TILE_BLOCK = 1, TILE_STRIDED = 2 };
+// TILE_AHEAD is TILE_UNIT whose rows of c lie c_row apart, and which may clip what it stores and
+// fetch memory for later.
+enum TileKind { TILE_UNIT = 0, TILE_BLOCK = 1, TILE_STRIDED = 2, TILE_AHEAD = 3 };
 
 // Finishes a tile whose lanes are channels of blocked images while its sums are in registers:
 // clip(sum + bias + residual). Rows are pixels.
@@ -35,21 +37,28 @@ struct TileArgs {
   const float *a, *b;
   const TileSegment *segments;
   int64_t n_segments;
-  int64_t a_row;    // TILE_STRIDED: distance of rows; else distance of the two halves of the rows
-  int64_t a_step;   // distance of k in a
-  int64_t b_step;   // distance of k in b
-  int64_t b_next;   // distance of the second vector of b from the first
-  int64_t ahead;    // distance in b to what is read next, which is brought near
-  bool accumulate;  // start from what `c` holds instead of zero
-  float *c;         // rows x vectors x VF, 64-byte aligned
-  const TileOut *out;  // where finished sums go instead of `c`, or NULL; not for TILE_STRIDED
+  int64_t a_row;      // TILE_STRIDED: distance of rows; else distance of the two halves of the rows
+  int64_t a_step;     // distance of k in a
+  int64_t b_step;     // distance of k in b
+  int64_t b_next;     // distance of the second vector of b from the first
+  int64_t ahead;      // TILE_BLOCK: distance in b to what is read next, which is brought near
+  bool accumulate;    // start from what `c` holds instead of `bias`
+  const float *bias;  // what every row starts from; zero where NULL
+  float *c;           // rows x vectors x VF; of TILE_AHEAD, rows that lie c_row apart
+  const TileOut *out;  // TILE_UNIT, TILE_BLOCK: where finished sums go instead of `c`, or NULL
+  // TILE_AHEAD only:
+  int64_t c_row;
+  bool clips;
+  float lower, upper;
+  const float *line;  // a line that each k fetches
+  int64_t line_step;
 };
 
 typedef void (*TileRun)(const TileArgs *);
 
 // Tile of `rows` rows and `vectors` vectors. `halves` is 1, or 2 where the rows are two runs of
-// rows / 2 that lie a_row apart (not for TILE_STRIDED). Where `lanes`, of the last vector, is no
-// more than half of VF, the others may be taken for zeros, which costs less.
+// rows / 2 that lie a_row apart (TILE_UNIT and TILE_BLOCK only). Where `lanes`, of the last vector,
+// is no more than half of VF, the others may be taken for zeros, which costs less.
 TileRun tile_of(TileKind kind, int halves, int rows, int vectors, int64_t lanes = VF);
 
 // Transposes VF vectors of VF lanes.

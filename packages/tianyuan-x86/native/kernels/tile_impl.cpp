@@ -1,5 +1,6 @@
 // Instances of the tile for every height, so that tails run at full width.
 #include "tile.hpp"
+#include "vmath.hpp"
 
 namespace TY_ISA {
 namespace {
@@ -53,6 +54,38 @@ TY_INLINE vn narrow_fma(float a, vn b, vn c) { return vfma(vset1(a), b, c); }
 TY_INLINE vf widened(vn x) { return x; }
 #endif
 
+// The barrier keeps the compiler from holding the addresses of all rows through the loop.
+template <int KIND, class Float>
+TY_INLINE Float *next_row(const TileArgs *t, Float *row, int vectors) {
+  if (KIND != TILE_AHEAD) return row + vectors * VF;
+  row += t->c_row;
+  __asm__("" : "+r"(row));
+  return row;
+}
+
+// A bias is for whole vectors only.
+template <int KIND, int FULL, int NARROW, int ROWS, int VECTORS>
+TY_INLINE void start_tile(const TileArgs *t, vf (&c)[ROWS][VECTORS], vn *half) {
+  if (!t->accumulate) {
+    for (int i = 0; NARROW && i < ROWS; ++i) half[i] = narrow_zero();
+#pragma GCC unroll 4
+    for (int v = 0; v < FULL; ++v) {
+      const vf start = t->bias ? vload(t->bias + v * VF) : vzero();
+#pragma GCC unroll 16
+      for (int i = 0; i < ROWS; ++i) c[i][v] = start;
+    }
+    return;
+  }
+  const float *from = t->c;
+#pragma GCC unroll 16
+  for (int i = 0; i < ROWS; ++i) {
+#pragma GCC unroll 4
+    for (int v = 0; v < FULL; ++v) c[i][v] = vload(from + v * VF);
+    if (NARROW) half[i] = narrow_load(from + FULL * VF);
+    from = next_row<KIND>(t, from, VECTORS);
+  }
+}
+
 // FULL whole vectors and, where NARROW, half of another one.
 template <int KIND, int HALVES, int ROWS, int FULL, int NARROW>
 void run_tile(const TileArgs *t) {
@@ -60,17 +93,16 @@ void run_tile(const TileArgs *t) {
   vf c[ROWS][VECTORS];
   vn half[NARROW ? ROWS : 1];
   const int64_t a_row = t->a_row, a_step = t->a_step, b_step = t->b_step, b_next = t->b_next;
-#pragma GCC unroll 16
-  for (int i = 0; i < ROWS; ++i) {
-    const float *from = t->c + i * VECTORS * VF;
-#pragma GCC unroll 4
-    for (int v = 0; v < FULL; ++v) c[i][v] = t->accumulate ? vload(from + v * VF) : vzero();
-    if (NARROW) half[i] = t->accumulate ? narrow_load(from + FULL * VF) : narrow_zero();
-  }
+  const float *line = t->line;
+  start_tile<KIND, FULL, NARROW>(t, c, half);
   const TileSegment *segment = t->segments, *end = segment + t->n_segments;
   for (; segment != end; ++segment) {
     const float *a = t->a + segment->a, *b = t->b + segment->b;
     for (int64_t k = segment->count; k > 0; --k) {
+      if (KIND == TILE_AHEAD) {
+        __builtin_prefetch(line, 0, 3);
+        line += t->line_step;
+      }
       vf w[FULL + 1];
 #pragma GCC unroll 4
       for (int v = 0; v < FULL; ++v) w[v] = vload(b + v * b_next);
@@ -93,14 +125,23 @@ void run_tile(const TileArgs *t) {
   }
 #pragma GCC unroll 16
   for (int i = 0; NARROW && i < ROWS; ++i) c[i][FULL] = widened(half[i]);
-  if (KIND != TILE_STRIDED && t->out) {
+  if (KIND != TILE_STRIDED && KIND != TILE_AHEAD && t->out) {
     finish_tile<HALVES, ROWS, VECTORS>(c, *t->out);
     return;
   }
+  if (KIND == TILE_AHEAD && t->clips) {
 #pragma GCC unroll 16
-  for (int i = 0; i < ROWS; ++i)
+    for (int i = 0; i < ROWS; ++i)
 #pragma GCC unroll 4
-    for (int v = 0; v < VECTORS; ++v) vstore(t->c + (i * VECTORS + v) * VF, c[i][v]);
+      for (int v = 0; v < VECTORS; ++v) c[i][v] = vclip(c[i][v], t->lower, t->upper);
+  }
+  float *to = t->c;
+#pragma GCC unroll 16
+  for (int i = 0; i < ROWS; ++i) {
+#pragma GCC unroll 4
+    for (int v = 0; v < VECTORS; ++v) vstore(to + v * VF, c[i][v]);
+    to = next_row<KIND>(t, to, VECTORS);
+  }
 }
 
 #define TILE_FORMS(kind, halves, rows) \
@@ -123,9 +164,10 @@ void run_tile(const TileArgs *t) {
 #define TILE_HALVES(form, kind) TILE_HALVES_SIX(form, kind)
 #endif
 
-const TileRun whole[3][TILE_ROWS][2] = {{TILE_ALL(TILE_FORMS, TILE_UNIT)},
+const TileRun whole[4][TILE_ROWS][2] = {{TILE_ALL(TILE_FORMS, TILE_UNIT)},
                                         {TILE_ALL(TILE_FORMS, TILE_BLOCK)},
-                                        {TILE_ALL(TILE_FORMS, TILE_STRIDED)}};
+                                        {TILE_ALL(TILE_FORMS, TILE_STRIDED)},
+                                        {TILE_ALL(TILE_FORMS, TILE_AHEAD)}};
 const TileRun halved[2][TILE_ROWS / 2][2] = {{TILE_HALVES(TILE_FORMS, TILE_UNIT)},
                                              {TILE_HALVES(TILE_FORMS, TILE_BLOCK)}};
 #if TY_VF == 16
@@ -139,7 +181,7 @@ const TileRun narrow_halved[2][TILE_ROWS / 2][2] = {{TILE_HALVES(TILE_NARROW, TI
 
 TileRun tile_of(TileKind kind, int halves, int rows, int vectors, int64_t lanes) {
 #if TY_VF == 16
-  if (lanes <= NARROW_LANES && kind != TILE_STRIDED) {
+  if (lanes <= NARROW_LANES && (kind == TILE_UNIT || kind == TILE_BLOCK)) {
     if (halves == 2) return narrow_halved[kind][rows / 2 - 1][vectors - 1];
     return narrow[kind][rows - 1][vectors - 1];
   }
