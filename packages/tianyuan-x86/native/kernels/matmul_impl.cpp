@@ -9,7 +9,9 @@ namespace {
 // block of a in the second, the block of b in the third.
 enum { BLOCK_K = 512, BLOCK_M = 12 * TILE_ROWS, BLOCK_N = 1024 };
 
-enum { LINE = 16 };  // floats of a cache line
+enum { LINE = 16 };             // floats of a cache line
+enum { BY_ROWS = 1024 * 128 };  // floats of a packed b that stays in the second-level cache
+enum { WIDE = 512 };            // columns from which on it pays to write c row by row
 
 TY_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 TY_INLINE int64_t round_up(int64_t a, int64_t to) { return (a + to - 1) / to * to; }
@@ -109,6 +111,7 @@ struct Block {
   int64_t i0, rows, j0, cols, k0, depth;
   bool first, last, packed_a;
   bool packed_b, by_panel;  // by_panel: a panel of b is packed when its turn comes
+  bool by_rows;  // a packed b stays in the second-level cache, so c is written row by row
 };
 
 // Where a panel of columns of b lies in the cases that need not be packed.
@@ -137,58 +140,89 @@ TY_INLINE bool fetch_ahead(const Gemm &g, const Block &block, int64_t j, int64_t
   return false;
 }
 
-// All tiles of one block of k; b is walked panel by panel, so that one panel stays cached.
-void multiply_block(const Gemm &g, const Block &block, const float *a, float *b) {
+// The tiles of one block of k, with what they share.
+struct Tiles {
+  const Gemm &g;
+  const Block &block;
+  const float *a;
+  float *b;
+  int64_t count;       // tiles above each other
+  bool simple, clips;  // simple: at most bounds follow, so that tiles are stored straight into c
+  TileSegment whole;
+  TileArgs t;
   alignas(64) float acc[TILE_ROWS * TILE_LANES], bias[TILE_LANES];
-  const TileSegment whole = {0, 0, block.depth};
-  TileArgs t = {};
-  t.segments = &whole;
-  t.n_segments = 1;
-  t.accumulate = !block.first;
-  t.b_next = VF;
-  const int64_t tiles = tiles_of(block.rows);
-  // Where at most bounds follow, tiles are stored straight into c.
+};
+
+// Points the tiles at the panel of columns that starts at j.
+void set_panel(Tiles *tiles, int64_t j, int64_t cols) {
+  const Gemm &g = tiles->g;
+  const Block &block = tiles->block;
+  TileArgs &t = tiles->t;
+  const bool direct = !g.packed && !block.packed_b && cols == TILE_LANES;
+  if (g.bias) {
+    for (int v = 0; v < TILE_VECTORS; ++v)
+      vstore(tiles->bias + v * VF, vload_tail(g.bias + block.j0 + j + v * VF,
+                                              vtail_of(cols > v * VF ? cols - v * VF : 0)));
+    t.bias = tiles->bias;
+  }
+  t.b = g.packed || direct                  ? panel_of(g, block, j)
+        : block.packed_b && !block.by_panel ? tiles->b + j * block.depth
+                                            : tiles->b;
+  t.b_step = direct ? g.b_step : static_cast<int64_t>(TILE_LANES);
+}
+
+void multiply_tile(Tiles *tiles, int64_t j, int64_t cols, int64_t at) {
+  const Gemm &g = tiles->g;
+  const Block &block = tiles->block;
+  TileArgs &t = tiles->t;
+  const int vectors = cols > VF ? 2 : 1;
+  const int64_t first = block.rows * at / tiles->count, row = block.i0 + first;
+  const int64_t rows = block.rows * (at + 1) / tiles->count - first, column = block.j0 + j;
+  const bool straight = tiles->simple && block.packed_a && cols == TILE_LANES;
+  TileKind kind = TILE_STRIDED;
+  if (block.packed_a) {
+    t.a = tiles->a + first * block.depth;
+    t.a_step = rows;
+    kind = fetch_ahead(g, block, j, at, tiles->count, &t) || straight ? TILE_AHEAD : TILE_UNIT;
+  } else {
+    t.a = g.a + row * g.a_row + block.k0 * g.a_step;
+    t.a_step = g.a_step;
+    t.a_row = g.a_row;
+  }
+  t.clips = straight && tiles->clips;
+  t.c = straight ? g.c + row * g.c_row + column : tiles->acc;
+  t.c_row = straight ? g.c_row : static_cast<int64_t>(vectors * VF);
+  if (!straight && !block.first) load_tile(tiles->acc, g, row, rows, column, cols);
+  tile_of(kind, 1, static_cast<int>(rows), vectors)(&t);
+  if (!straight) store_tile(tiles->acc, g, row, rows, column, cols, block.last);
+}
+
+void multiply_block(const Gemm &g, const Block &block, const float *a, float *b) {
   const Epilogue bounds = as_clip(g.epilogue);
-  const bool simple = !g.residual && bounds.activation == ACT_CLIP;
-  const bool clips = block.last && g.epilogue.activation != ACT_IDENTITY;
-  t.lower = bounds.lower;
-  t.upper = bounds.upper;
+  Tiles tiles = {g,  block, a, b, tiles_of(block.rows), false, false, {0, 0, block.depth},
+                 {}, {},    {}};
+  tiles.simple = !g.residual && bounds.activation == ACT_CLIP;
+  tiles.clips = block.last && g.epilogue.activation != ACT_IDENTITY;
+  tiles.t.segments = &tiles.whole;
+  tiles.t.n_segments = 1;
+  tiles.t.accumulate = !block.first;
+  tiles.t.b_next = VF;
+  tiles.t.lower = bounds.lower;
+  tiles.t.upper = bounds.upper;
+  if (block.by_rows) {
+    for (int64_t at = 0; at < tiles.count; ++at)
+      for (int64_t j = 0; j < block.cols; j += TILE_LANES) {
+        const int64_t cols = least(TILE_LANES, block.cols - j);
+        set_panel(&tiles, j, cols);
+        multiply_tile(&tiles, j, cols, at);
+      }
+    return;
+  }
   for (int64_t j = 0; j < block.cols; j += TILE_LANES) {
     const int64_t cols = least(TILE_LANES, block.cols - j);
-    const int vectors = cols > VF ? 2 : 1;
-    const bool direct_b = !g.packed && !block.packed_b && cols == TILE_LANES;
-    if (g.bias) {
-      for (int v = 0; v < TILE_VECTORS; ++v)
-        vstore(bias + v * VF, vload_tail(g.bias + block.j0 + j + v * VF,
-                                         vtail_of(cols > v * VF ? cols - v * VF : 0)));
-      t.bias = bias;
-    }
     if (block.by_panel) pack_b_panel(b, g, block.k0, block.j0 + j, cols, block.depth);
-    t.b = g.packed || direct_b                ? panel_of(g, block, j)
-          : block.packed_b && !block.by_panel ? b + j * block.depth
-                                              : b;
-    t.b_step = direct_b ? g.b_step : static_cast<int64_t>(TILE_LANES);
-    for (int64_t at = 0, i = 0; at < tiles; ++at) {
-      const int64_t rows = block.rows * (at + 1) / tiles - i;
-      const bool straight = simple && block.packed_a && cols == TILE_LANES;
-      TileKind kind = TILE_STRIDED;
-      if (block.packed_a) {
-        t.a = a + i * block.depth;
-        t.a_step = rows;
-        kind = fetch_ahead(g, block, j, at, tiles, &t) || straight ? TILE_AHEAD : TILE_UNIT;
-      } else {
-        t.a = g.a + (block.i0 + i) * g.a_row + block.k0 * g.a_step;
-        t.a_step = g.a_step;
-        t.a_row = g.a_row;
-      }
-      t.clips = straight && clips;
-      t.c = straight ? g.c + (block.i0 + i) * g.c_row + block.j0 + j : acc;
-      t.c_row = straight ? g.c_row : static_cast<int64_t>(vectors * VF);
-      if (!straight && !block.first) load_tile(acc, g, block.i0 + i, rows, block.j0 + j, cols);
-      tile_of(kind, 1, static_cast<int>(rows), vectors)(&t);
-      if (!straight) store_tile(acc, g, block.i0 + i, rows, block.j0 + j, cols, block.last);
-      i += rows;
-    }
+    set_panel(&tiles, j, cols);
+    for (int64_t at = 0; at < tiles.count; ++at) multiply_tile(&tiles, j, cols, at);
   }
 }
 
@@ -254,6 +288,8 @@ void gemm(const Gemm &g, float *workspace) {
   block.by_panel = !g.packed && block.packed_b && g.m <= BLOCK_M;
   for (block.j0 = 0; block.j0 < g.n; block.j0 += BLOCK_N) {
     block.cols = least(BLOCK_N, g.n - block.j0);
+    block.by_rows = !g.packed && block.packed_b && !block.by_panel && block.cols >= WIDE &&
+                    block.cols * depth <= BY_ROWS;
     for (int64_t at = 0; at < blocks; ++at) {
       block.k0 = at * depth;
       block.depth = least(depth, g.k - block.k0);
