@@ -120,51 +120,41 @@ void run_any_row(const ConvShape &s, const BlockRow &r, Window w, const float *x
   }
 }
 
-// A kernel whose source rows have pointers.
-void run_row(const ConvShape &s, RunDepthwiseRow run, const BlockRow &r, const float *weight,
-             const float *x, int64_t oy) {
-  DepthwiseRow d = {};
-  for (int64_t i = 0; i < s.kh; ++i) {
-    const int64_t y = oy * s.sh - s.top + i * s.dh;
-    d.rows[i] = y >= 0 && y < s.h ? x + y * s.w * VF : nullptr;
-  }
-  d.weight = weight;
-  d.kh = s.kh;
-  d.w = s.w;
-  d.left = s.left;
-  d.ow = s.ow;
-  run(d, r);
-}
-
 int run_blocked(const ty_ctx *ctx, const Depthwise &d) {
   const ConvShape &s = d.shape;
-  const int64_t blocks = ceil_div(s.c, VF);
+  const int64_t blocks = ceil_div(s.c, VF), line = s.w * VF;
   const int64_t work = s.ow * s.kh * s.kw + 1;
+  if (s.n * blocks * s.oh * s.ow <= 0) return 0;
   const RunDepthwiseRow run = depthwise_row_of(s);
   ty_parallel(ctx, s.n * blocks * s.oh, 1 + 4096 / work, [&](int64_t begin, int64_t end, int32_t) {
-    for (int64_t at = begin; at < end; ++at) {
-      const int64_t plane = at / s.oh, block = plane % blocks, out = at * s.ow * VF;
-      const int64_t channels = s.c - block * VF;
+    int64_t plane = begin / s.oh, oy = begin % s.oh;
+    for (int64_t at = begin; at < end; ++plane, oy = 0) {
+      const int64_t block = plane % blocks, channels = s.c - block * VF;
       const vtail valid = vtail_of(channels);
-      const BlockRow row = {d.residual ? d.residual + out : nullptr,
-                            d.y + out,
-                            d.bias ? vload_tail(d.bias + block * VF, valid) : vzero(),
-                            valid,
-                            channels >= VF,
-                            as_clip(d.epilogue)};
-      const float *x = d.x + plane * s.h * s.w * VF;
-      const float *weight = d.weight + block * s.kh * s.kw * VF;
-      if (run) {
-        run_row(s, run, row, weight, x, at % s.oh);
-        continue;
-      }
+      BlockRow row = {
+          nullptr, nullptr,        d.bias ? vload_tail(d.bias + block * VF, valid) : vzero(),
+          valid,   channels >= VF, as_clip(d.epilogue)};
+      const float *x = d.x + plane * s.h * line;
+      DepthwiseRow from = depthwise_row(s, d.weight + block * s.kh * s.kw * VF);
       Window w = {};
-      w.weight = weight;
-      w.row = s.dh * s.w * VF;
+      w.weight = from.weight;
+      w.row = s.dh * line;
       w.column = s.dw * VF;
       w.step = s.sw * VF;
       w.kw = s.kw;
-      run_any_row(s, row, w, x, at % s.oh);
+      for (; oy < s.oh && at < end; ++oy, ++at) {
+        row.y = d.y + at * s.ow * VF;
+        row.residual = d.residual ? d.residual + at * s.ow * VF : nullptr;
+        if (!run) {
+          run_any_row(s, row, w, x, oy);
+          continue;
+        }
+        for (int64_t i = 0; i < s.kh; ++i) {
+          const int64_t y = oy * s.sh - s.top + i * s.dh;
+          from.rows[i] = y >= 0 && y < s.h ? x + y * line : nullptr;
+        }
+        run(from, row);
+      }
     }
   });
   return 0;

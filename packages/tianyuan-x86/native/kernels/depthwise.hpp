@@ -44,8 +44,14 @@ enum { DEPTHWISE_ROWS = 8 };  // most rows of a kernel that a DepthwiseRow has
 struct DepthwiseRow {
   const float *rows[DEPTHWISE_ROWS];
   const float *weight;
-  int64_t kh, w, left, ow;
+  int64_t kh, w, left;
+  int64_t runs, length, longer;  // the row is cut into runs, some of which are one pixel longer
 };
+
+inline DepthwiseRow depthwise_row(const ConvShape &s, const float *weight) {
+  const int64_t runs = ceil_div(s.ow, 8);
+  return {{}, weight, s.kh, s.w, s.left, runs, s.ow / runs, s.ow % runs};
+}
 
 alignas(64) const float outside[VF] = {};
 
@@ -92,10 +98,9 @@ TY_INLINE void run_some(const DepthwiseRow &d, const BlockRow &r, int64_t ox) {
 // One output row in runs of nearly equal length.
 template <int KW, int STRIDE>
 void run_depthwise_row(const DepthwiseRow &d, const BlockRow &r) {
-  const int64_t runs = ceil_div(d.ow, 8);
-  for (int64_t run = 0; run < runs; ++run) {
-    const int64_t ox = run * d.ow / runs;
-    switch ((run + 1) * d.ow / runs - ox) {
+  for (int64_t run = 0, ox = 0, length; run < d.runs; ++run, ox += length) {
+    length = d.length + (run < d.longer);
+    switch (length) {
       case 8:
         run_some<KW, STRIDE, 8>(d, r, ox);
         break;
