@@ -389,9 +389,10 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _require(name: str, metadata: dict[str, str], key: str) -> str:
+    """Take an entry out, so that its text lives no longer than it is read."""
     if key not in metadata:
         _fail(name, "metadata is incomplete", f"no {key!r}", "one")
-    return metadata[key]
+    return metadata.pop(key)
 
 
 def _entries(

@@ -108,7 +108,7 @@ def _attr_to_json(value: Any) -> Any:
     if isinstance(value, tuple):
         if value and all(isinstance(item, float) for item in value):
             # One text: a network of integers has tens of thousands of multipliers.
-            return {"floats": " ".join(item.hex() for item in value)}
+            return {"floats": " ".join(map(_hex, value))}
         return [_attr_to_json(item) for item in value]
     if isinstance(value, shapes.Dim):
         return {"dim": _expr_to_json(value.expr)}
@@ -116,6 +116,12 @@ def _attr_to_json(value: Any) -> Any:
         # JSON has no infinities; a float keeps its exact value as text.
         return {"float": value.hex()}
     return value
+
+
+def _hex(value: float) -> str:
+    """Write a float exactly, without the zeros that end the digits of a float32."""
+    digits, mark, exponent = value.hex().partition("p")
+    return f"{digits.rstrip('0').rstrip('.')}p{exponent}" if mark else digits
 
 
 class _Reader:

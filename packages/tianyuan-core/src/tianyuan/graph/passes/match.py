@@ -21,7 +21,11 @@ def exact(value: Any) -> Any:
     if isinstance(value, shapes.Dim):
         return ("dim", value.expr)
     if isinstance(value, tuple):
-        return tuple(exact(item) for item in value)
+        # Multipliers and zero points come in thousands, and need no object each.
+        kinds = set(map(type, value))
+        if kinds == {float}:
+            return ("floats", np.array(value).tobytes())
+        return ("ints", value) if kinds == {int} else tuple(exact(item) for item in value)
     if is_dataclass(value) and not isinstance(value, type):
         return tuple(exact(getattr(value, f.name)) for f in fields(value))
     if isinstance(value, float):
