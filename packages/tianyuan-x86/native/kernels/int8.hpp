@@ -184,6 +184,7 @@ struct Q8Plan {
   const Operand *x;
   bool is_signed;          // x as tiles read it
   const Q8Gather *gather;  // where rows are gathered from, for tiles only; else NULL: they lie in x
+  bool by_rows;            // whether tiles take the rows of an image one by one
   int64_t image, row, pixel;  // distances in elements: of images, of output rows, of pixels
   int64_t n, oh, ow;
   const Q8Run *runs;

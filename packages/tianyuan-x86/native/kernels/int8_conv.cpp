@@ -62,20 +62,33 @@ void sum_windows(const ty_ctx *ctx, const WindowSums &to, const Q8Plan &p, const
 }
 
 #if Q8_TILES
-// Whether tiles work less where the terms of every pixel are gathered first. Without that, pixels
-// must lie at equal distances, and what lies between the rows of an image is multiplied too.
-// Counted in cycles: tiles take a row of 64 terms by 16 outputs in each, copies a line in two.
-bool gathers(const Q8ConvShape &s, const Q8Run *runs, int64_t n_runs, bool in_place) {
-  const int64_t width = s.w + s.left + s.right, blocks = q8_ceil(s.o / s.groups, 16) * s.groups;
-  if (s.sh * width % s.sw != 0) return true;
-  const int64_t step = q8_even_step(runs[0].k4), k4 = runs[0].k4 * n_runs;
+// How tiles walk over pixels: by all at equal distances, multiplying what lies between the rows of
+// an image too; row by row; or by terms that were gathered for each pixel.
+enum Walk { WHOLE, BY_ROWS, GATHERED };
+
+// The walk that takes the fewest cycles. In one, tiles take a row of 64 terms by 16 outputs, where
+// there are enough rows to do so without waiting for sums; copies are a run of terms in 8 and a
+// line in 2 more.
+Walk walk_of(const Q8ConvShape &s, const Q8Run *runs, int64_t n_runs, bool in_place) {
+  constexpr int64_t enough = 26;
+  const int64_t width = s.w + s.left + s.right, run = runs[0].k4, step = q8_even_step(run);
+  const double blocks = static_cast<double>(q8_ceil(s.o / s.groups, 16) * s.groups);
+  const double steps = static_cast<double>(step > 0 ? n_runs * (run / step) : 0);
+  const double gathered_steps = static_cast<double>(q8_ceil(n_runs * run, 16));
+  const double lines = static_cast<double>(n_runs * (8 + 2 * q8_ceil(run, 16)) * s.groups);
+  const double copied =
+      in_place
+          ? 0.0
+          : static_cast<double>(s.n * (s.h + s.top + s.bottom) * width * q8_channels(s.c)) / 16;
+  const int64_t parts = q8_ceil(s.ow, 32), tall = q8_ceil(s.ow, parts);
+  const double by_rows = static_cast<double>(s.n * s.oh * parts * (tall > enough ? tall : enough));
   const double pixels = static_cast<double>(s.n * s.oh * s.ow);
-  const int64_t positions = s.n * ((s.oh - 1) * (s.sh * width / s.sw) + s.ow);
-  const int64_t copied = in_place ? 0 : s.n * (s.h + s.top + s.bottom) * width * q8_channels(s.c);
-  const double left = static_cast<double>(positions * blocks * (k4 / (step > 0 ? step : 1))) +
-                      static_cast<double>(copied) / 32;
-  const int64_t lines = n_runs * q8_ceil(runs[0].k4, 16) * s.groups;
-  return pixels * static_cast<double>(blocks * q8_ceil(k4, 16) + 2 * lines) < left;
+  const double cost[3] = {
+      static_cast<double>(s.n * ((s.oh - 1) * (s.sh * width / s.sw) + s.ow)) * blocks * steps +
+          copied,
+      by_rows * blocks * steps + copied, pixels * (blocks * gathered_steps + lines)};
+  Walk best = s.sh * width % s.sw == 0 && cost[WHOLE] <= cost[BY_ROWS] ? WHOLE : BY_ROWS;
+  return cost[GATHERED] < cost[best] ? GATHERED : best;
 }
 #endif
 
@@ -126,7 +139,9 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   p.k4 = s.kh * s.kw * q8_ceil(group_c, 4);
 #if Q8_TILES
   Q8Gather gather = {s, nullptr, static_cast<uint8_t>(a.x_zero_point), nullptr};
-  if (gathers(s, runs, p.n_runs, in_place)) {
+  const Walk walk = walk_of(s, runs, p.n_runs, in_place);
+  p.by_rows = walk == BY_ROWS;
+  if (walk == GATHERED) {
     gather.stage = static_cast<uint8_t *>(
         scratch.take(ctx->threads * q8_stage_bytes(p.k4, s.n * s.oh * s.ow)));
     p.gather = &gather;

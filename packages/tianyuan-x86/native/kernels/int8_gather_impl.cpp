@@ -6,8 +6,10 @@ namespace {
 
 // Whole vectors are stored, so what lies behind the last byte is written over afterwards.
 TY_INLINE void copy_over(uint8_t *to, const uint8_t *from, int64_t count) {
-  for (; count > 0; count -= 64, to += 64, from += 64) {
-    const __mmask64 some = count >= 64 ? ~__mmask64{0} : (__mmask64{1} << count) - 1;
+  for (; count > 64; count -= 64, to += 64, from += 64)
+    _mm512_storeu_si512(to, _mm512_loadu_si512(from));
+  if (count > 0) {
+    const __mmask64 some = ~__mmask64{0} >> (64 - count);
     _mm512_storeu_si512(to, _mm512_maskz_loadu_epi8(some, from));
   }
 }
@@ -41,6 +43,11 @@ void q8_gather(const Q8Gather &g, uint8_t *to, int64_t begin, int64_t end, int64
       const uint8_t *line = g.x + (image * s.h + y) * s.w * channels;
       if (joined) {
         const int64_t first = within(-x0, s.kw), last = within(s.w - x0, s.kw);
+        if (last - first == s.kw) {
+          copy_over(next, line + x0 * room, s.kw * room);
+          next += s.kw * room;
+          continue;
+        }
         fill_over(next, zero, first * room);
         if (last > first)
           copy_over(next + first * room, line + (x0 + first) * room, (last - first) * room);

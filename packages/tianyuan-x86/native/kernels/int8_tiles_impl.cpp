@@ -11,33 +11,35 @@ namespace {
 enum {
   BLOCK_ROWS = 2 * TILE_MAX_ROWS,
   BLOCK_OUTPUTS = 32,
-  ITEM_OUTPUTS = 64,
   BLOCK_SUMS = (BLOCK_ROWS + 4) * BLOCK_OUTPUTS  // four rows more are read, and come to nothing
 };
 
 // Positions are what rows of tiles stand for: pixels, and whatever lies between two rows of pixels
-// at the same distance.
+// at the same distance. They are counted within a part: all images, one image or one row of it.
 struct Positions {
-  int64_t images, count;  // count: of an image
-  int64_t row, pixels;    // positions of a row of the image, and how many of them are pixels
-  int64_t chunk;          // positions that one item takes
+  int64_t parts, count;   // count: of a part
+  int64_t row, pixels;    // positions of a row, and how many of them are pixels
+  int64_t lines, all;     // parts of an image, and pixels of a part
+  int64_t chunk, splits;  // positions of an item, and items that share them
 };
 
-Positions positions_of(const Q8Plan &p) {
-  Positions found = {1, p.n * p.oh * p.ow, 0, 0, 0};
+Positions positions_of(const Q8Plan &p, int32_t threads) {
+  const int64_t pixels = p.n * p.oh * p.ow;
+  Positions found = {1, pixels, pixels, pixels, 1, pixels, 0, 1};
   const bool dense = p.gather != nullptr || ((p.oh == 1 || p.row == p.ow * p.pixel) &&
                                              (p.n == 1 || p.image == p.oh * p.ow * p.pixel));
-  if (dense) {
-    found.row = found.pixels = found.count;
-  } else {
-    found.images = p.n;
-    found.row = p.row / p.pixel;
-    found.pixels = p.ow;
-    found.count = (p.oh - 1) * found.row + p.ow;
+  if (!dense && p.by_rows) {
+    found = {p.n * p.oh, p.ow, p.ow, p.ow, p.oh, p.ow, 0, 1};
+  } else if (!dense) {
+    const int64_t row = p.row / p.pixel;
+    found = {p.n, (p.oh - 1) * row + p.ow, row, p.ow, 1, p.oh * p.ow, 0, 1};
   }
   const int64_t most = p.gather != nullptr ? q8_gathered(p.k4, found.count) : 1024;
   const int64_t chunks = q8_ceil(found.count, most);
   found.chunk = q8_up(q8_ceil(found.count, chunks), BLOCK_ROWS);
+  // Two pieces for each thread; what is gathered serves as many outputs as may be.
+  if (threads > 1)
+    found.splits = q8_lesser(q8_ceil(2 * threads, found.parts * chunks), q8_ceil(p.o, 64));
   return found;
 }
 
@@ -55,6 +57,19 @@ TY_INLINE int64_t next_pixel(const Positions &all, Waiting &w) {
   ++w.done;
   if (++w.column == all.row) w.column = 0;
   return found;
+}
+
+TY_INLINE __m128i quarter(vi bytes, int which) {
+  switch (which) {
+    case 0:
+      return _mm512_castsi512_si128(bytes);
+    case 1:
+      return _mm512_extracti32x4_epi32(bytes, 1);
+    case 2:
+      return _mm512_extracti32x4_epi32(bytes, 2);
+    default:
+      return _mm512_extracti32x4_epi32(bytes, 3);
+  }
 }
 
 template <int BLOCKS>
@@ -84,12 +99,17 @@ TY_INLINE void finish_narrow(const Q8Plan &p, const Positions &all, Waiting &w, 
       }
     }
     const vi bytes = _mm512_permutexvar_epi32(order, q8_narrowed(whole, p.narrow));
-    alignas(64) uint8_t some[64];
-    _mm512_store_si512(some, bytes);
 #pragma GCC unroll 4
-    for (int r = 0; r < ROWS; ++r)
-      if (pixels[r] >= 0)
-        __builtin_memcpy(p.y + pixels[r] * p.y_pixel + w.o, some + r * 16 * BLOCKS, 16 * BLOCKS);
+    for (int r = 0; r < ROWS; ++r) {
+      if (pixels[r] < 0) continue;
+      uint8_t *to = p.y + pixels[r] * p.y_pixel + w.o;
+      if (BLOCKS == 2)
+        _mm256_storeu_si256(
+            reinterpret_cast<__m256i *>(to),
+            r == 0 ? _mm512_castsi512_si256(bytes) : _mm512_extracti64x4_epi64(bytes, 1));
+      else
+        _mm_storeu_si128(reinterpret_cast<__m128i *>(to), quarter(bytes, r));
+    }
   }
 }
 
@@ -116,6 +136,7 @@ struct Work {
   const Q8Plan &p;
   const Positions &all;
   int64_t step, steps;  // rows of a tile of the second operand, and how many of such tiles in K
+  int64_t rows;         // for which tiles are configured
   Waiting waiting;
   int32_t *sums[2];  // of the block that is multiplied and of the one before
 };
@@ -180,7 +201,10 @@ const Multiply multiplies[2][2][2] = {
      {multiply<false, 2, 1>, multiply<false, 2, 2>}},
     {{multiply<true, 1, 1>, multiply<true, 1, 2>}, {multiply<true, 2, 1>, multiply<true, 2, 2>}}};
 
-void configure(int64_t rows, int64_t step) {
+void configure(Work &work, int64_t rows) {
+  if (rows == work.rows) return;
+  work.rows = rows;
+  const int64_t step = work.step;
   const int64_t first = q8_lesser(rows, TILE_MAX_ROWS);
   TileConfig config;
   for (int tile = 0; tile < 2; ++tile) {
@@ -195,14 +219,14 @@ void configure(int64_t rows, int64_t step) {
   tile_configure(config);
 }
 
-// Positions [begin, end) of an image by the outputs [o, o_end). Blocks are of equal height, so that
+// Positions [begin, end) of a part by the outputs [o, o_end). Blocks are of equal height, so that
 // one configuration serves them; the last may begin with rows of the one before it.
-void run_item(Work &work, const uint8_t *a, int64_t pixel, int64_t image, int64_t begin,
-              int64_t end, int64_t o, int64_t o_end) {
+void run_item(Work &work, const uint8_t *a, int64_t pixel, int64_t part, int64_t begin, int64_t end,
+              int64_t o, int64_t o_end) {
   const Q8Plan &p = work.p;
   const int64_t count = end - begin, blocks = q8_ceil(count, BLOCK_ROWS);
   const int64_t rows = q8_ceil(count, blocks), first = q8_lesser(rows, TILE_MAX_ROWS);
-  configure(rows, work.step);
+  configure(work, rows);
   for (; o < o_end; o += BLOCK_OUTPUTS) {
     const int wide = p.o - o > 16;
     const Multiply run = multiplies[p.is_signed][rows > first][wide];
@@ -219,7 +243,7 @@ void run_item(Work &work, const uint8_t *a, int64_t pixel, int64_t image, int64_
                       1 + wide,
                       o,
                       column,
-                      image * p.oh * p.ow + row * work.all.pixels + before};
+                      part * work.all.all + row * work.all.pixels + before};
       int32_t *const free = work.sums[1];
       work.sums[1] = work.sums[0];
       work.sums[0] = free;
@@ -238,29 +262,30 @@ void q8_run(const ty_ctx *ctx, const Q8Plan &given) {
   p.narrow = q8_narrow(p.store, p.w_zero == nullptr && p.floats == nullptr &&
                                     q8_largest(p.multiplier, p.o) < 0.5f &&
                                     (p.residual.data == nullptr || residual < 1048576.0f));
-  const Positions all = positions_of(p);
-  const int64_t chunks = q8_ceil(all.count, all.chunk), splits = q8_ceil(p.o, ITEM_OUTPUTS);
+  const Positions all = positions_of(p, ctx->threads);
+  const int64_t chunks = q8_ceil(all.count, all.chunk);
+  const int64_t outputs = q8_up(q8_ceil(p.o, all.splits), BLOCK_OUTPUTS);
   const int64_t step = q8_even_step(p.runs[0].k4), k4 = p.runs[0].k4 * p.n_runs;
-  const int64_t row_room = q8_row_room(p.k4), work_of_item = all.chunk * ITEM_OUTPUTS * k4;
+  const int64_t row_room = q8_row_room(p.k4), work_of_item = all.chunk * outputs * k4;
   ty_parallel(
-      ctx, all.images * chunks * splits, 1 + 500000 / (work_of_item + 1),
+      ctx, all.parts * chunks * all.splits, 1 + 500000 / (work_of_item + 1),
       [&](int64_t from, int64_t to, int32_t slot) {
         alignas(64) int32_t sums[2 * BLOCK_SUMS];
-        Work work = {p, all, step, step > 0 ? k4 / step : 0, {}, {sums, sums + BLOCK_SUMS}};
+        Work work = {p, all, step, step > 0 ? k4 / step : 0, 0, {}, {sums, sums + BLOCK_SUMS}};
         int64_t gathered = -1;
         for (int64_t item = from; item < to; ++item) {
-          const int64_t image = item / splits / chunks, chunk = item / splits % chunks;
+          const int64_t part = item / all.splits / chunks, chunk = item / all.splits % chunks;
           const int64_t begin = chunk * all.chunk, end = q8_lesser(begin + all.chunk, all.count);
-          const int64_t o = item % splits * ITEM_OUTPUTS;
-          const int64_t o_end = q8_lesser(o + ITEM_OUTPUTS, p.o);
-          const uint8_t *a = p.x + image * p.image + begin * p.pixel;
+          const int64_t o = item % all.splits * outputs, o_end = q8_lesser(o + outputs, p.o);
+          const uint8_t *a = p.x + part / all.lines * p.image + part % all.lines * p.row;
+          a += begin * p.pixel;
           if (p.gather != nullptr) {
             uint8_t *stage = p.gather->stage + slot * q8_stage_bytes(p.k4, all.count);
             if (gathered != chunk) q8_gather(*p.gather, stage, begin, end, row_room);
             gathered = chunk;
             a = stage;
           }
-          run_item(work, a, p.gather != nullptr ? row_room : p.pixel, image, begin, end, o, o_end);
+          run_item(work, a, p.gather != nullptr ? row_room : p.pixel, part, begin, end, o, o_end);
         }
         finish_all(work);
         // A thread whose tiles hold nothing is cheaper to switch away from and sleeps deeper.

@@ -135,18 +135,21 @@ def _cost(tier: str, packs: bool, call: Call) -> float:
 
 
 def _tile_cost(packs: bool, call: Call) -> float:
-    """Estimate what tiles take, which go by pixel as `gathers` of int8_conv.cpp decides."""
+    """Estimate what tiles take, which walk over pixels as `walk_of` of int8_conv.cpp decides."""
     g, (_, left, _, right) = geo.geometry(call), call.attrs.padding
     outputs, c4 = max(g.o // g.groups, 1), -(-(g.c // g.groups) // 4)
     joins = g.dilation[1] == 1 and 4 * c4 == q8.channels(g.c)
     runs, run = (g.kh, g.kw * c4) if joins else (g.taps, c4)
-    lines = 2 * runs * -(-run // 16)
+    lines = runs * (8 + 2 * -(-run // 16))
     pixels = g.n * g.oh * g.ow
     ways = [(pixels, -(-runs * run // 16) + lines / -(-outputs // 16))]
-    between = g.stride[0] * (g.w + left + right)
-    if between % g.stride[1] == 0 and run > 0:
-        steps = next(n for n in range(-(-run // 16), run + 1) if run % n == 0)
-        ways.append((g.n * ((g.oh - 1) * (between // g.stride[1]) + g.ow), runs * steps))
+    if run > 0:
+        steps = runs * next(n for n in range(-(-run // 16), run + 1) if run % n == 0)
+        parts = -(-g.ow // 32)
+        ways.append((g.n * g.oh * parts * max(-(-g.ow // parts), q8.TILE_ROWS), steps))
+        between = g.stride[0] * (g.w + left + right)
+        if between % g.stride[1] == 0:
+            ways.append((g.n * ((g.oh - 1) * (between // g.stride[1]) + g.ow), steps))
     seconds = g.groups * min(
         q8.tile_seconds(rows, steps, outputs, pixels * outputs) for rows, steps in ways
     )
