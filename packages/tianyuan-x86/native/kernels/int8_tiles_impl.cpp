@@ -136,9 +136,11 @@ struct Work {
   const Q8Plan &p;
   const Positions &all;
   int64_t step, steps;  // rows of a tile of the second operand, and how many of such tiles in K
-  int64_t rows;         // for which tiles are configured
-  Waiting waiting;
-  int32_t *sums[2];  // of the block that is multiplied and of the one before
+  int32_t *sums[2];     // of the block that is multiplied and of the one before
+  Waiting waiting = {};
+  int64_t rows = 0;               // for which tiles are configured
+  const int8_t *ahead = nullptr;  // weights to fetch into the second cache,
+  int64_t lines = 0;              // and how many lines of them beside each step
 };
 
 template <bool SIGNED, int C, int A, int B>
@@ -178,6 +180,8 @@ void multiply(Work &work, const uint8_t *a, int64_t pixel, int64_t first, int64_
         dot<SIGNED, 2, 5, 6>();
         if (BLOCKS == 2) dot<SIGNED, 3, 5, 7>();
       }
+      for (int64_t i = 0; i < work.lines; ++i, work.ahead += 64)
+        _mm_prefetch(reinterpret_cast<const char *>(work.ahead), _MM_HINT_T1);
       x += 4 * step;
       b += 64 * step;
       if (work.waiting.done < work.waiting.rows) finish(p, work.all, work.waiting, share);
@@ -230,6 +234,9 @@ void run_item(Work &work, const uint8_t *a, int64_t pixel, int64_t part, int64_t
   for (; o < o_end; o += BLOCK_OUTPUTS) {
     const int wide = p.o - o > 16;
     const Multiply run = multiplies[p.is_signed][rows > first][wide];
+    // The blocks of these outputs share what there is to fetch for the next.
+    work.ahead = p.weight + (o + BLOCK_OUTPUTS) / 16 * q8_panel_bytes(p.k4);
+    work.lines = o + BLOCK_OUTPUTS < o_end ? q8_ceil(2 * work.step, blocks) : 0;
     for (int64_t block = 0; block < blocks; ++block) {
       const int64_t at = q8_lesser(begin + block * rows, end - rows);
       const int skipped = static_cast<int>(begin + block * rows - at);
@@ -271,7 +278,7 @@ void q8_run(const ty_ctx *ctx, const Q8Plan &given) {
       ctx, all.parts * chunks * all.splits, 1 + 500000 / (work_of_item + 1),
       [&](int64_t from, int64_t to, int32_t slot) {
         alignas(64) int32_t sums[2 * BLOCK_SUMS];
-        Work work = {p, all, step, step > 0 ? k4 / step : 0, 0, {}, {sums, sums + BLOCK_SUMS}};
+        Work work = {p, all, step, step > 0 ? k4 / step : 0, {sums, sums + BLOCK_SUMS}};
         int64_t gathered = -1;
         for (int64_t item = from; item < to; ++item) {
           const int64_t part = item / all.splits / chunks, chunk = item / all.splits % chunks;
