@@ -113,10 +113,10 @@ TY_INLINE void finish_narrow(const Q8Plan &p, const Positions &all, Waiting &w, 
   }
 }
 
-// Makes results of `count` more rows. Where whole vectors of bytes are stored, rows go by the
-// vector.
-__attribute__((noinline)) void finish(const Q8Plan &p, const Positions &all, Waiting &w,
-                                      int count) {
+// Makes results of up to `most` more rows; where whole vectors of bytes are stored, of all rows
+// that the last vector holds.
+__attribute__((noinline)) void finish(const Q8Plan &p, const Positions &all, Waiting &w, int most) {
+  const int left = w.rows - w.done, count = most < left ? most : left;
   if (p.narrow.fits && p.o_room - w.o >= 16 * w.blocks) {
     if (w.blocks == 2)
       finish_narrow<2>(p, all, w, count);
@@ -124,7 +124,7 @@ __attribute__((noinline)) void finish(const Q8Plan &p, const Positions &all, Wai
       finish_narrow<1>(p, all, w, count);
     return;
   }
-  for (int i = 0; i < count && w.done < w.rows; ++i) {
+  for (int i = 0; i < count; ++i) {
     const int32_t *sums = w.sums + w.done * w.blocks * 16;
     const int64_t pixel = next_pixel(all, w);
     if (pixel >= 0) q8_finish_rows(p, sums, 1, w.blocks, pixel, w.o);
