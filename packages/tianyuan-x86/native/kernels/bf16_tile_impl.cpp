@@ -70,6 +70,22 @@ __attribute__((noinline)) void finish_smooth(const PairTile *t, const float *sum
     }
 }
 
+enum { LONG = 128 };  // pairs from which on results are fetched ahead; blocks do not gain by it
+
+// Asks for the rows that the results will be written to, and those that are added to them.
+template <int ROWS>
+TY_INLINE void fetch_rows(const PairTile *t) {
+  const float *y = static_cast<const float *>(t->y);
+  const float *more = static_cast<const float *>(t->residual);
+#pragma GCC unroll 16
+  for (int i = 0; i < ROWS; ++i) {
+    __builtin_prefetch(y + i * t->y_row, 1);
+    __builtin_prefetch(y + i * t->y_row + VF, 1);
+    if (more) __builtin_prefetch(more + i * t->y_row);
+    if (more) __builtin_prefetch(more + i * t->y_row + VF);
+  }
+}
+
 template <int KIND, int HALVES, int ROWS, int VECTORS>
 void run_tile(const PairTile *t) {
   enum { PER_HALF = ROWS / HALVES, BASES = (ROWS + 2) / 3 };
@@ -81,6 +97,7 @@ void run_tile(const PairTile *t) {
 #pragma GCC unroll 16
     for (int i = 0; i < ROWS; ++i) c[i][v] = bias;
   }
+  if (KIND == PAIR_MATRIX && t->segments->count >= LONG) fetch_rows<ROWS>(t);
   // Without anything to fetch, the same line is asked for again and again.
   const char *ahead = t->ahead ? t->ahead : reinterpret_cast<const char *>(t->b);
   const int64_t stride = t->ahead ? 64 : 0;
