@@ -14,7 +14,7 @@ void for_blocks(const ty_ctx *ctx, const ty_tensor &x, const Body &body) {
                 for (int64_t at = begin; at < end; ++at) {
                   const int64_t c0 = at % blocks * VF, rest = channels - c0;
                   body((at / blocks * channels + c0) * pixels, at * pixels * VF,
-                       rest < VF ? rest : VF);
+                       rest < VF ? rest : int64_t{VF});
                 }
               });
 }
@@ -26,7 +26,7 @@ int pack_plain(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, c
   uint16_t *y = static_cast<uint16_t *>(outputs[0].data);
   for_blocks(ctx, inputs[0], [&](int64_t plain, int64_t blocked, int64_t valid) {
     for (int64_t i = 0; i < pixels; i += VF) {
-      const int64_t some = pixels - i < VF ? pixels - i : VF;
+      const int64_t some = pixels - i < VF ? pixels - i : int64_t{VF};
       const vtail tail = vtail_of(some);
       vf block[VF];
 #pragma GCC unroll 16
@@ -46,7 +46,7 @@ int unpack_plain(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
   float *y = static_cast<float *>(outputs[0].data);
   for_blocks(ctx, outputs[0], [&](int64_t plain, int64_t blocked, int64_t valid) {
     for (int64_t i = 0; i < pixels; i += VF) {
-      const int64_t some = pixels - i < VF ? pixels - i : VF;
+      const int64_t some = pixels - i < VF ? pixels - i : int64_t{VF};
       const vtail tail = vtail_of(some);
       vf block[VF];
 #pragma GCC unroll 16
