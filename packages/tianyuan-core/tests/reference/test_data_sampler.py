@@ -121,7 +121,7 @@ def test_world_size_and_rank_come_from_the_process_group(monkeypatch: pytest.Mon
         ({"batch_size": 2.0}, "batch_size"),
         ({"batch_size": True}, "batch_size"),
         ({"world_size": 0}, "world_size"),
-        ({"world_size": 2, "rank": 2}, "rank is wrong, got 2, expected 0 to 1"),
+        ({"world_size": 2, "rank": 2}, "rank is out of range, got 2, expected 0 to 1"),
         ({"rank": -1}, "rank"),
     ],
 )

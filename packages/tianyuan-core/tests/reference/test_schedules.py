@@ -159,7 +159,7 @@ def test_refuses_what_no_schedule_can_be() -> None:
             "another optimiser",
         ),
         (lambda: optim.ReduceLROnPlateau(optimizer, factor=1.0), "factor"),
-        (lambda: optim.ReduceLROnPlateau(optimizer, mode="up"), "unknown mode"),
+        (lambda: optim.ReduceLROnPlateau(optimizer, mode="up"), "mode is unknown"),
         (lambda: optim.ReduceLROnPlateau(None), "not an optimiser"),  # type: ignore[arg-type]
     ):
         with pytest.raises(AttrError, match=match):

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..autodiff import GradManager
 from ..errors import AttrError
+from ..functional.arguments import whole
 from ..imperative.hostvalue import host_value
 from ..imperative.state import state
 from ..imperative.tensor import Tensor
@@ -64,12 +65,11 @@ class GradScaler:
             ("backoff_factor", backoff_factor),
         ):
             _expect_positive(f"GradScaler: {name}", value)
-        if not isinstance(growth_interval, int) or growth_interval < 0:
-            raise AttrError(f"GradScaler: growth_interval must be >= 0, got {growth_interval!r}")
+        interval = whole("GradScaler", "growth_interval", growth_interval, 0)
         self.scale_factor = float(init_scale)
         self.growth_factor = float(growth_factor)
         self.backoff_factor = float(backoff_factor)
-        self.growth_interval = int(growth_interval)
+        self.growth_interval = interval
         self._growth_tracker = 0
         self._found_non_finite = False
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import StateDictError
+from ..errors import AttrError, DTypeError, StateDictError
+from ..functional.arguments import real_number, whole
 from .collator import Collator
 from .dataset.base import Dataset, StreamDataset
 from .sampler import Sampler, SequentialSampler, StreamSampler
@@ -40,7 +41,7 @@ class DataLoader:
             from them in turn. Otherwise one worker reads the whole stream.
 
     Raises:
-        TypeError, ValueError: where an argument does not fit.
+        AttrError, DTypeError: where an argument does not fit.
         RuntimeError: from the iterator, with the worker's traceback, where a worker raised, died
             or took too long. All workers have ended then, as they have when the iterator is
             dropped.
@@ -59,25 +60,21 @@ class DataLoader:
         transform: Transform | None = None,
         collator: Collator | None = None,
         num_workers: int = 0,
-        timeout: int = 0,
+        timeout: float = 0,
         preload: bool = False,
         parallel_stream: bool = False,
     ) -> None:
-        if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 0:
-            raise ValueError(
-                f"DataLoader: num_workers is wrong, got {num_workers!r}, expected >= 0"
-            )
-        if not timeout >= 0:
-            raise ValueError(f"DataLoader: timeout is wrong, got {timeout!r}, expected >= 0")
+        num_workers = whole("DataLoader", "num_workers", num_workers, 0)
+        timeout = real_number("DataLoader", "timeout", timeout, 0.0)
         self._is_stream = isinstance(dataset, StreamDataset)
         if not self._is_stream and not hasattr(dataset, "__getitem__"):
-            raise TypeError(
+            raise DTypeError(
                 f"DataLoader: dataset is wrong, got {type(dataset).__name__}, expected a Dataset"
             )
         if parallel_stream and not (self._is_stream and num_workers):
-            raise ValueError(
+            raise AttrError(
                 "DataLoader: parallel_stream needs a StreamDataset and workers, got "
-                f"{type(dataset).__name__} and num_workers={num_workers}"
+                f"{type(dataset).__name__} and num_workers={num_workers}, expected both"
             )
         self.dataset = dataset
         self.sampler = _check_sampler(dataset, sampler, self._is_stream)
@@ -218,11 +215,11 @@ def _check_sampler(dataset: Any, sampler: Sampler | None, is_stream: bool) -> Sa
     if sampler is None:
         return StreamSampler() if is_stream else SequentialSampler(dataset)
     if not isinstance(sampler, Sampler):
-        raise TypeError(
+        raise DTypeError(
             f"DataLoader: sampler is wrong, got {type(sampler).__name__}, expected a Sampler"
         )
     if is_stream != isinstance(sampler, StreamSampler):
-        raise TypeError(
+        raise DTypeError(
             f"DataLoader: sampler does not fit the dataset, got {type(sampler).__name__} for "
             f"{type(dataset).__name__}, expected "
             f"{'a StreamSampler' if is_stream else 'a sampler of indices'}"

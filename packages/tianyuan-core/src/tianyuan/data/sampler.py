@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import StateDictError
+from ..errors import AttrError, DTypeError, StateDictError
+from ..functional.arguments import extents, whole
 
 # The seed of ranks that were given none: all must draw the same order.
 _SHARED_SEED = 0
@@ -77,7 +78,8 @@ class MapSampler(Sampler):
         seed: makes the order repeatable; ranks without a seed share a fixed one.
 
     Raises:
-        ValueError: where a number is out of range.
+        AttrError: where a number is out of range.
+        DTypeError: where the dataset has no length.
 
     >>> class Backwards(MapSampler):
     ...     def sample(self):
@@ -97,19 +99,26 @@ class MapSampler(Sampler):
         seed: int | None = None,
     ) -> None:
         super().__init__()
-        group = _process_group()
+        name, group = type(self).__name__, _process_group()
+        if not hasattr(dataset, "__len__"):
+            raise DTypeError(
+                f"{name}: dataset is wrong, got {type(dataset).__name__}, expected a sized one"
+            )
         self.dataset = dataset
-        self.batch_size = _positive("batch_size", batch_size)
+        self.batch_size = whole(name, "batch_size", batch_size, 1)
         self.drop_last = bool(drop_last)
         self.num_samples = (
-            len(dataset) if num_samples is None else _positive("num_samples", num_samples)
+            len(dataset) if num_samples is None else whole(name, "num_samples", num_samples, 1)
         )
-        self.world_size = _positive("world_size", group[0] if world_size is None else world_size)
-        self.rank = group[1] if rank is None else rank
-        if not isinstance(self.rank, int) or not 0 <= self.rank < self.world_size:
-            raise ValueError(
-                f"sampler: rank is wrong, got {self.rank!r}, expected 0 to {self.world_size - 1}"
+        world_size = group[0] if world_size is None else world_size
+        self.world_size = whole(name, "world_size", world_size, 1)
+        self.rank = whole(name, "rank", group[1] if rank is None else rank, 0)
+        if self.rank >= self.world_size:
+            raise AttrError(
+                f"{name}: rank is out of range, got {self.rank}, expected 0 to "
+                f"{self.world_size - 1}"
             )
+        seed = None if seed is None else whole(name, "seed", seed, 0)
         self.seed = _SHARED_SEED if seed is None and self.world_size > 1 else seed
         self.rng = np.random.default_rng(self.seed)
 
@@ -202,7 +211,7 @@ class SequentialSampler(MapSampler):
         rank: int | None = None,
     ) -> None:
         super().__init__(dataset, batch_size, drop_last, None, world_size, rank)
-        self.indices = _indices(indices, len(dataset))
+        self.indices = _indices(type(self).__name__, indices, len(dataset))
         self.num_samples = len(self.indices)
 
     def sample(self) -> Sequence[int]:
@@ -232,7 +241,7 @@ class RandomSampler(MapSampler):
         seed: int | None = None,
     ) -> None:
         super().__init__(dataset, batch_size, drop_last, None, world_size, rank, seed)
-        self.indices = _indices(indices, len(dataset))
+        self.indices = _indices(type(self).__name__, indices, len(dataset))
         self.num_samples = len(self.indices)
 
     def sample(self) -> Sequence[int]:
@@ -249,7 +258,7 @@ class ReplacementSampler(MapSampler):
     """Samples drawn independently, so that one may come twice, by ``weights`` if given.
 
     Raises:
-        ValueError: where the weights are not one finite number of at least 0 per sample.
+        AttrError: where the weights are not one finite number of at least 0 per sample.
 
     >>> list(ReplacementSampler("abc", 2, num_samples=4, weights=[0, 1, 0]))
     [[1, 1], [1, 1]]
@@ -267,18 +276,18 @@ class ReplacementSampler(MapSampler):
         seed: int | None = None,
     ) -> None:
         super().__init__(dataset, batch_size, drop_last, num_samples, world_size, rank, seed)
-        self.weights = None if weights is None else np.asarray(weights, np.float64)
+        self.weights = None if weights is None else _numbers(weights)
         if self.weights is not None:
             if self.weights.shape != (len(dataset),):
-                raise ValueError(
+                raise AttrError(
                     f"ReplacementSampler: weights are wrong, got shape {self.weights.shape}, "
                     f"expected ({len(dataset)},)"
                 )
             total = self.weights.sum()
             if not (self.weights >= 0).all() or not 0 < total < math.inf:
-                raise ValueError(
+                raise AttrError(
                     "ReplacementSampler: weights must be finite, not negative and not all zero, "
-                    f"got least {self.weights.min()}, sum {total}"
+                    f"got least {self.weights.min()}, sum {total}, expected shares"
                 )
 
     def sample(self) -> Sequence[int]:
@@ -301,7 +310,7 @@ class StreamSampler(Sampler):
 
     def __init__(self, batch_size: int = 1) -> None:
         super().__init__()
-        self.batch_size = _positive("batch_size", batch_size)
+        self.batch_size = whole(type(self).__name__, "batch_size", batch_size, 1)
 
     def sample(self) -> Iterator[int]:
         """Count the samples, from 0 on.
@@ -337,6 +346,10 @@ class Infinite(Sampler):
 
     def __init__(self, sampler: Sampler) -> None:
         super().__init__()
+        if not isinstance(sampler, Sampler):
+            raise DTypeError(
+                f"Infinite: sampler is wrong, got {type(sampler).__name__}, expected a Sampler"
+            )
         self.sampler = sampler
 
     def state_dict(self) -> dict[str, Any]:
@@ -374,11 +387,14 @@ def _expect_names(owner: str, state: dict[str, Any], names: tuple[str, ...]) -> 
         )
 
 
-def _positive(what: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value <= 0:
-        raise ValueError(f"sampler: {what} is wrong, got {value!r}, expected a positive integer")
-    return int(value)
+def _numbers(weights: Any) -> np.ndarray:
+    try:
+        return np.asarray(weights, np.float64)
+    except (TypeError, ValueError):
+        raise AttrError(
+            f"ReplacementSampler: weights are not valid, got {weights!r}, expected numbers"
+        ) from None
 
 
-def _indices(indices: Sequence[int] | None, length: int) -> Sequence[int]:
-    return range(length) if indices is None else list(indices)
+def _indices(op: str, indices: Sequence[int] | None, length: int) -> Sequence[int]:
+    return range(length) if indices is None else extents(op, "indices", list(indices), None)

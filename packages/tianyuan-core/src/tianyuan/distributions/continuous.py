@@ -29,7 +29,7 @@ class Exponential(Distribution):
     _parameters = ("rate",)
 
     def __init__(self, rate: Tensor | float) -> None:
-        (self.rate,) = parameters("Exponential", rate)
+        (self.rate,) = parameters("Exponential", rate=rate)
         expect("Exponential", "rate", self.rate, self.rate > 0, "above 0")
         super().__init__(self.rate.shape)
 
@@ -67,7 +67,7 @@ class Exponential(Distribution):
         >>> Exponential(1.0).log_prob(2.0).item()
         -2.0
         """
-        (value,) = parameters("log_prob", value)
+        (value,) = parameters("log_prob", value=value)
         inside = F.log(self.rate) - self.rate * value
         found: Tensor = F.where(value < 0, F.full_like(inside, -math.inf), inside)
         return found
@@ -78,7 +78,7 @@ class Exponential(Distribution):
         >>> round(Exponential(1.0).cdf(math.log(2.0)).item(), 6)
         0.5
         """
-        (value,) = parameters("cdf", value)
+        (value,) = parameters("cdf", value=value)
         found: Tensor = -F.expm1(-self.rate * F.maximum(value, 0.0))
         return found
 
@@ -88,7 +88,7 @@ class Exponential(Distribution):
         >>> Exponential(2.0).icdf(0.0).item() == 0.0
         True
         """
-        (value,) = parameters("icdf", value)
+        (value,) = parameters("icdf", value=value)
         found: Tensor = -F.log1p(-value) / self.rate
         return found
 
@@ -111,7 +111,7 @@ class Normal(Distribution):
     _parameters = ("loc", "scale")
 
     def __init__(self, loc: Tensor | float, scale: Tensor | float) -> None:
-        self.loc, self.scale = parameters("Normal", loc, scale)
+        self.loc, self.scale = parameters("Normal", loc=loc, scale=scale)
         expect("Normal", "scale", self.scale, self.scale > 0, "above 0")
         super().__init__(self.loc.shape)
 
@@ -138,14 +138,14 @@ class Normal(Distribution):
 
     def log_prob(self, value: Any) -> Tensor:
         """Return -z² / 2 - log(scale * sqrt(2 pi)) with z = (x - loc) / scale."""
-        (value,) = parameters("log_prob", value)
+        (value,) = parameters("log_prob", value=value)
         z = (value - self.loc) / self.scale
         found: Tensor = z * z * -0.5 - F.log(self.scale) - 0.5 * math.log(2 * math.pi)
         return found
 
     def cdf(self, value: Any) -> Tensor:
         """Return (1 + erf(z / sqrt(2))) / 2."""
-        (value,) = parameters("cdf", value)
+        (value,) = parameters("cdf", value=value)
         z = (value - self.loc) / (self.scale * math.sqrt(2.0))
         found: Tensor = 0.5 * (1.0 + F.erf(z))
         return found
@@ -168,7 +168,7 @@ class Uniform(Distribution):
     _parameters = ("low", "high")
 
     def __init__(self, low: Tensor | float, high: Tensor | float) -> None:
-        self.low, self.high = parameters("Uniform", low, high)
+        self.low, self.high = parameters("Uniform", low=low, high=high)
         expect("Uniform", "high", self.high, self.high > self.low, "above low")
         super().__init__(self.low.shape)
 
@@ -193,7 +193,7 @@ class Uniform(Distribution):
 
     def log_prob(self, value: Any) -> Tensor:
         """Return -log(high - low) inside the bounds, -inf outside."""
-        (value,) = parameters("log_prob", value)
+        (value,) = parameters("log_prob", value=value)
         within = F.logical_and(value >= self.low, value < self.high)
         inside = -F.log(self.high - self.low) + value * 0.0
         found: Tensor = F.where(within, inside, F.full_like(inside, -math.inf))
@@ -201,11 +201,11 @@ class Uniform(Distribution):
 
     def cdf(self, value: Any) -> Tensor:
         """Return (x - low) / (high - low), between 0 and 1."""
-        (value,) = parameters("cdf", value)
+        (value,) = parameters("cdf", value=value)
         return F.clip((value - self.low) / (self.high - self.low), 0.0, 1.0)
 
     def icdf(self, value: Any) -> Tensor:
         """Return low + p * (high - low)."""
-        (value,) = parameters("icdf", value)
+        (value,) = parameters("icdf", value=value)
         found: Tensor = self.low + value * (self.high - self.low)
         return found

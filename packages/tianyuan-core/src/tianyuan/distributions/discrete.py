@@ -28,7 +28,7 @@ class Bernoulli(Distribution):
     _parameters = ("probs",)
 
     def __init__(self, probs: Tensor | float) -> None:
-        (self.probs,) = parameters("Bernoulli", probs)
+        (self.probs,) = parameters("Bernoulli", probs=probs)
         inside = F.logical_and(self.probs >= 0, self.probs <= 1)
         expect("Bernoulli", "probs", self.probs, inside, "0 to 1")
         super().__init__(self.probs.shape)
@@ -52,14 +52,14 @@ class Bernoulli(Distribution):
 
     def log_prob(self, value: Any) -> Tensor:
         """Return log(p) for ones and log(1 - p) for zeros."""
-        (value,) = parameters("log_prob", value)
+        (value,) = parameters("log_prob", value=value)
         zeros = value * 0.0
         found: Tensor = F.log(F.where(value > 0.5, zeros + self.probs, zeros + 1.0 - self.probs))
         return found
 
     def cdf(self, value: Any) -> Tensor:
         """Return 0 below 0, 1 - p below 1, and 1 from there on."""
-        (value,) = parameters("cdf", value)
+        (value,) = parameters("cdf", value=value)
         zeros = value * 0.0 + self.probs * 0.0
         low = F.where(value < 0, zeros, zeros + 1.0 - self.probs)
         found: Tensor = F.where(value < 1, low, zeros + 1.0)
@@ -84,7 +84,7 @@ class Categorical(Distribution):
     _parameters = ("probs",)
 
     def __init__(self, probs: Tensor) -> None:
-        (weights,) = parameters("Categorical", probs)
+        (weights,) = parameters("Categorical", probs=probs)
         if weights.ndim == 0:
             raise ShapeError("Categorical: probs is a scalar, expected (..., classes)")
         expect("Categorical", "probs", weights, weights >= 0, "at least 0")

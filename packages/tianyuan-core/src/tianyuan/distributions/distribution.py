@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import functional as F
 from .. import shapes
-from ..errors import AttrError
+from ..errors import AttrError, ShapeError
 from ..functional.arguments import shape_of
 from ..imperative.tensor import Tensor
 
@@ -36,8 +36,8 @@ class Distribution:
         batch_shape: Iterable[int] | None = (),
         event_shape: Iterable[int] | None = (),
     ) -> None:
-        self._batch_shape = shapes_of("Distribution", batch_shape)
-        self._event_shape = shapes_of("Distribution", event_shape)
+        self._batch_shape = shapes_of("Distribution", batch_shape, "batch_shape")
+        self._event_shape = shapes_of("Distribution", event_shape, "event_shape")
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -135,17 +135,30 @@ class Distribution:
         return f"{type(self).__name__}({known})"
 
 
-def shapes_of(op: str, shape: Iterable[int] | None) -> tuple[int, ...]:
+def shapes_of(op: str, shape: Iterable[int] | None, what: str = "shape") -> tuple[int, ...]:
     """Return a shape as tuple of ints."""
-    return () if shape is None else tuple(map(int, shape_of(op, tuple(shape))))
+    found = () if shape is None else tuple(map(int, shape_of(op, shape, what)))
+    if any(extent < 0 for extent in found):
+        raise ShapeError(f"{op}: {what} is not valid, got {found}, expected ints >= 0")
+    return found
 
 
-def parameters(op: str, *values: Any) -> list[Tensor]:
+def parameters(op: str, **values: Any) -> list[Tensor]:
     """Return parameters as float tensors of their common shape."""
-    tensors = [v if isinstance(v, Tensor) else Tensor(np.asarray(v, np.float32)) for v in values]
+    tensors = [
+        value if isinstance(value, Tensor) else Tensor(_floats(op, name, value))
+        for name, value in values.items()
+    ]
     floats = [t if t.dtype.kind == "f" else t.astype("float32") for t in tensors]
     shape = shapes.broadcast(op, *(t.shape for t in floats))
     return [t if t.shape == shape else F.broadcast_to(t, shape) for t in floats]
+
+
+def _floats(op: str, name: str, value: Any) -> np.ndarray:
+    found = np.asarray(value)
+    if found.dtype.kind in "OUScmM":
+        raise AttrError(f"{op}: {name} is not valid, got {value!r}, expected a tensor or numbers")
+    return found.astype(np.float32)
 
 
 def expect(op: str, name: str, value: Tensor, holds: Tensor, what: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
@@ -130,39 +131,110 @@ def pair(op: str, what: str, value: Any, least: int = 0) -> tuple[int, int]:
     """
     value = numbers_of(value)
     items = list(value) if isinstance(value, (tuple, list)) else [value, value]
-    ok = len(items) == 2 and all(_is_int(item) for item in items)
-    if not ok or any(int(item) < least for item in items):
+    if len(items) != 2 or not _all_ints(items, least):
         raise AttrError(
             f"{op}: {what} is not valid, got {value!r}, expected an int or two ints >= {least}"
         )
     return as_int(items[0]), as_int(items[1])
 
 
+def triple(op: str, what: str, value: Any, least: int = 0) -> tuple[int, int, int]:
+    """Turn an int or three ints into (depth, height, width).
+
+    Raises:
+        AttrError: where it is neither, or one is smaller than ``least``.
+    """
+    value = numbers_of(value)
+    items = list(value) if isinstance(value, (tuple, list)) else [value] * 3
+    if len(items) != 3 or not _all_ints(items, least):
+        raise AttrError(
+            f"{op}: {what} is not valid, got {value!r}, expected an int or three ints >= {least}"
+        )
+    return as_int(items[0]), as_int(items[1]), as_int(items[2])
+
+
+def _all_ints(items: Iterable[Any], least: int | None) -> bool:
+    return all(_is_int(item) and (least is None or int(item) >= least) for item in items)
+
+
+def is_pair(value: Any) -> bool:
+    """Tell whether a value is a pair of ints of at least 0."""
+    return isinstance(value, (tuple, list)) and len(value) == 2 and _all_ints(value, 0)
+
+
 def _is_int(value: Any) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_))
 
 
-def whole(op: str, what: str, value: Any) -> int:
+def whole(op: str, what: str, value: Any, least: int | None = None) -> int:
     """Return an attribute that must be an int, keeping a symbolic extent.
 
     Raises:
-        AttrError: where it is none; a fraction is not cut off, a text not read.
+        AttrError: where it is none, or smaller than ``least``; a fraction is not cut off, a text
+            not read.
     """
-    if _is_int(value) or _is_scalar_tensor(value):
-        return as_int(value)
-    raise AttrError(f"{op}: {what} must be an int, got {value!r}")
+    expected = "an int" if least is None else f"an int >= {least}"
+    if not _is_int(value) and not _is_scalar_tensor(value):
+        raise AttrError(f"{op}: {what} must be an int, got {value!r}, expected {expected}")
+    found = as_int(value)
+    if least is not None and found < least:
+        raise AttrError(f"{op}: {what} is out of range, got {found}, expected {expected}")
+    return found
 
 
-def real_number(op: str, what: str, value: Any) -> float:
-    """Return an attribute that must be a number.
+def real_number(
+    op: str, what: str, value: Any, low: float = -math.inf, high: float = math.inf
+) -> float:
+    """Return an attribute that must be a number from ``low`` to ``high``, and not NaN if bounded.
 
     Raises:
         AttrError: where it is none.
     """
     plain = isinstance(value, (int, float, np.integer, np.floating))
-    if plain or (isinstance(value, Operand) and len(value.shape) == 0):
-        return value if isinstance(value, (int, float)) else float(value)
-    raise AttrError(f"{op}: {what} must be a number, got {value!r}")
+    if not plain and not (isinstance(value, (Operand, np.ndarray)) and len(value.shape) == 0):
+        raise AttrError(
+            f"{op}: {what} must be a number, got {value!r}, expected {_numbers(low, high)}"
+        )
+    found = value if isinstance(value, (int, float)) else float(value)
+    if (low > -math.inf or high < math.inf) and not low <= found <= high:
+        raise AttrError(
+            f"{op}: {what} is out of range, got {found}, expected {_numbers(low, high)}"
+        )
+    return found
+
+
+def _numbers(low: float, high: float) -> str:
+    if high < math.inf:
+        return f"a number from {low} to {high}"
+    return "a number" if low == -math.inf else f"a number >= {low}"
+
+
+def share(op: str, what: str, value: Any) -> float:
+    """Return an attribute that must be a number in [0, 1), such as a probability of dropping.
+
+    Raises:
+        AttrError: where it is none.
+    """
+    found = real_number(op, what, value, 0.0, 1.0)
+    if found == 1:
+        raise AttrError(f"{op}: {what} is out of range, got {found}, expected less than 1")
+    return found
+
+
+def extents(op: str, what: str, value: Any, least: int | None = 0) -> tuple[int, ...]:
+    """Return an int, or several in a list, tuple or array, as a tuple of ints.
+
+    Raises:
+        AttrError: where it is neither, or one is smaller than ``least``.
+    """
+    value = numbers_of(value)
+    items = value if isinstance(value, (tuple, list)) else (value,)
+    if not _all_ints(items, least):
+        bound = "" if least is None else f" >= {least}"
+        raise AttrError(
+            f"{op}: {what} is not valid, got {value!r}, expected an int{bound} or several"
+        )
+    return tuple(map(as_int, items))
 
 
 def as_int(value: Any) -> int:
@@ -170,7 +242,7 @@ def as_int(value: Any) -> int:
     return value if isinstance(value, int) else int(value)
 
 
-def shape_of(op: str, shape: Any) -> shapes.Shape:
+def shape_of(op: str, shape: Any, what: str = "shape") -> shapes.Shape:
     """Turn an int, a sequence of ints or an integer tensor into a shape.
 
     Raises:
@@ -181,7 +253,7 @@ def shape_of(op: str, shape: Any) -> shapes.Shape:
         shape = array.reshape(-1).tolist()
     items = [shape] if _is_int(shape) else list(shape) if isinstance(shape, Iterable) else [None]
     if not all(_is_int(item) or _is_scalar_tensor(item) for item in items):
-        raise ShapeError(f"{op}: shape is not valid, got {shape!r}, expected ints")
+        raise ShapeError(f"{op}: {what} is not valid, got {shape!r}, expected ints")
     return tuple(as_int(item) for item in items)
 
 

@@ -9,7 +9,7 @@ from ..errors import AttrError, ShapeError
 from ..imperative.precision import beside
 from ..imperative.tensor import Tensor
 from ..ops.operand import binary
-from .arguments import choice, floating, numbers_of, pair, run, same_dtype, tensor
+from .arguments import choice, floating, pair, run, same_dtype, tensor, triple
 from .joining import cut
 
 __all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose2d", "linear"]
@@ -306,18 +306,3 @@ def _planes_conv(
     y = conv2d(flat, kernel, None, stride[1:], padding[1:], dilation[1:], groups, mode)
     apart = run("reshape", y, shape=(n, d, *y.shape[1:]))
     return run("transpose", apart, perm=(0, 2, 1, 3, 4))
-
-
-def triple(op: str, what: str, value: Any, least: int) -> tuple[int, int, int]:
-    """Turn an int or three ints into (depth, height, width).
-
-    Raises:
-        AttrError: where it is neither, or one is smaller than ``least``.
-    """
-    value = numbers_of(value)
-    items = tuple(value) if isinstance(value, (tuple, list)) else (value,) * 3
-    if len(items) != 3 or any(not isinstance(i, int) or int(i) < least for i in items):
-        raise AttrError(
-            f"{op}: {what} is not valid, got {value!r}, expected an int or three ints >= {least}"
-        )
-    return items

@@ -14,10 +14,12 @@ from .arguments import (
     accepts_keepdim,
     choice,
     floating,
+    is_pair,
+    numbers_of,
     pair,
     positions,
-    real_number,
     run,
+    share,
     tensor,
     whole,
 )
@@ -41,10 +43,7 @@ def dropout(inp: Tensor, drop_prob: float, training: bool = True) -> Tensor:
     >>> dropout(Tensor([1.0, 2.0]), 0.5, training=False).tolist()
     [1.0, 2.0]
     """
-    if not 0 <= real_number("dropout", "drop_prob", drop_prob) < 1:
-        raise AttrError(
-            f"dropout: probability is out of range, got {drop_prob}, expected 0 <= p < 1"
-        )
+    drop_prob = share("dropout", "drop_prob", drop_prob)
     found = floating(tensor("dropout", inp))
     if not training or drop_prob == 0:
         return found
@@ -144,12 +143,12 @@ def pad(src: Tensor, pad_width: Any, mode: str = "constant", constant_value: flo
     >>> pad(Tensor([1, 2, 3]), ((1, 2),), "reflect").tolist()
     [2, 1, 2, 3, 2, 1]
     """
-    found = tensor("pad", src)
+    found, pad_width = tensor("pad", src), numbers_of(pad_width)
     kind = _PAD_MODES[choice("pad", "mode", str(mode).lower(), tuple(_PAD_MODES))]
-    alone = found.ndim == 1 and _is_pair(pad_width)
+    alone = found.ndim == 1 and is_pair(pad_width)
     given = pad_width if isinstance(pad_width, Iterable) else [pad_width]
     widths: list[Any] = [pad_width] if alone else list(given)
-    if len(widths) > found.ndim or not all(_is_pair(width) for width in widths):
+    if len(widths) > found.ndim or not all(is_pair(width) for width in widths):
         raise AttrError(
             f"pad: widths do not fit, got {pad_width!r}, "
             f"expected at most {found.ndim} pairs of ints >= 0, as in ((1, 1), (0, 2))"
@@ -157,11 +156,6 @@ def pad(src: Tensor, pad_width: Any, mode: str = "constant", constant_value: flo
     widths += [(0, 0)] * (found.ndim - len(widths))
     before, after = (tuple(int(width[i]) for width in widths) for i in (0, 1))
     return run("pad", found, before=before, after=after, mode=kind, value=float(constant_value))
-
-
-def _is_pair(width: Any) -> bool:
-    ok = isinstance(width, (tuple, list)) and len(width) == 2
-    return ok and all(isinstance(n, int) and int(n) >= 0 for n in width)
 
 
 def pixel_shuffle(inp: Tensor, upscale_factor: int) -> Tensor:

@@ -8,8 +8,17 @@ from .. import shapes
 from ..errors import AttrError, ShapeError
 from ..imperative.tensor import Tensor
 from . import elemwise
-from .arguments import choice, floating, pair, run, same_dtype, same_shape, tensor
-from .conv import add_bias, conv_transpose2d, plain_weight, triple
+from .arguments import (
+    choice,
+    floating,
+    pair,
+    run,
+    same_dtype,
+    same_shape,
+    tensor,
+    triple,
+)
+from .conv import add_bias, conv_transpose2d, plain_weight
 from .creation import arange
 from .joining import cut
 from .layers import sliding_window

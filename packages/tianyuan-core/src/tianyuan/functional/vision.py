@@ -10,9 +10,19 @@ import numpy as np
 from .. import shapes
 from ..errors import AttrError, ShapeError
 from ..imperative.tensor import Tensor
-from .arguments import choice, fixed, floating, numbers_of, pair, run, tensor
+from .arguments import (
+    choice,
+    extents,
+    fixed,
+    floating,
+    numbers_of,
+    pair,
+    real_number,
+    run,
+    tensor,
+    triple,
+)
 from .color import cvt_color
-from .conv import triple
 from .matching import correlation
 from .movement import transpose
 from .orientation import flip, rot90, rotate
@@ -100,14 +110,18 @@ def _along(found: Tensor, matrix: Tensor, axis: int) -> Tensor:
 
 def _target(have: tuple[int, ...], size: Any, scale_factor: Any) -> tuple[int, ...]:
     if (size is None) == (scale_factor is None):
-        raise AttrError("interpolate: expected exactly one of size and scale_factor")
+        raise AttrError(
+            f"interpolate: size and scale_factor do not fit, got {size!r} and {scale_factor!r}, "
+            "expected exactly one of them"
+        )
     size, scale_factor = numbers_of(size), numbers_of(scale_factor)
     if size is not None:
         if len(have) == 1:
             return pair("interpolate", "size", size if isinstance(size, int) else size[0], 1)[:1]
         return (pair if len(have) == 2 else triple)("interpolate", "size", size, 1)
     given = scale_factor if isinstance(scale_factor, (tuple, list)) else [scale_factor] * len(have)
-    want = tuple(int(n * float(f)) for n, f in zip(have, given, strict=False))
+    factors = [real_number("interpolate", "scale_factor", factor) for factor in given]
+    want = tuple(int(n * float(f)) for n, f in zip(have, factors, strict=False))
     if len(given) != len(have) or min(want) < 1:
         raise AttrError(
             f"interpolate: scale_factor is not valid, got {scale_factor!r}, "
@@ -180,7 +194,7 @@ def resize(
             f"expected {format}"
         )
     image = image if format == "NCHW" else transpose(image, (0, 3, 1, 2))
-    wanted = [size] if isinstance(size, int) else list(size)
+    wanted = list(extents("resize", "size", size, 1))
     if len(wanted) == 1:
         height, width = (fixed(extent) for extent in image.shape[2:])
         scale = int(wanted[0]) / min(height, width)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import functional as F
+from ..functional.arguments import extents, real_number, whole
 from ..imperative.tensor import Parameter, Tensor
 from .module import Module
 
@@ -72,7 +73,7 @@ class LeakyReLU(Module):
 
     def __init__(self, negative_slope: float = 0.01, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.negative_slope = negative_slope
+        self.negative_slope = real_number("LeakyReLU", "negative_slope", negative_slope)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return max(x, 0) + negative_slope * min(x, 0)."""
@@ -96,9 +97,9 @@ class PReLU(Module):
 
     def __init__(self, num_parameters: int = 1, init: float = 0.25, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.num_parameters = num_parameters
-        shape = (1, num_parameters, 1, 1) if num_parameters > 1 else (1,)
-        self.weight = Parameter(np.full(shape, init, np.float32))
+        self.num_parameters = whole("PReLU", "num_parameters", num_parameters, 1)
+        shape = (1, self.num_parameters, 1, 1) if self.num_parameters > 1 else (1,)
+        self.weight = Parameter(np.full(shape, real_number("PReLU", "init", init), np.float32))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return max(x, 0) + w * min(x, 0)."""
@@ -121,6 +122,8 @@ class Softmax(Module):
 
     def __init__(self, axis: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        if axis is not None:
+            extents("Softmax", "axis", axis, None)
         self.axis = axis
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -141,6 +144,7 @@ class LogSoftmax(Module):
 
     def __init__(self, axis: int = -1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        extents("LogSoftmax", "axis", axis, None)
         self.axis = axis
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -226,7 +230,7 @@ class ELU(Module):
 
     def __init__(self, alpha: float = 1.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.alpha = alpha
+        self.alpha = real_number("ELU", "alpha", alpha)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return max(x, 0) + alpha * (exp(min(x, 0)) - 1)."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import functional as F
 from ..errors import AttrError, ShapeError
+from ..functional.arguments import share, whole
 from ..functional.attention import streamed, streams
 from ..imperative.tensor import Parameter, Tensor
 from ..shapes import format_shape
@@ -60,6 +61,13 @@ class MultiHeadAttention(Module):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        name = type(self).__name__
+        embed_dim = whole(name, "embed_dim", embed_dim, 1)
+        num_heads = whole(name, "num_heads", num_heads)
+        kdim = embed_dim if kdim is None else whole(name, "kdim", kdim, 1)
+        vdim = embed_dim if vdim is None else whole(name, "vdim", vdim, 1)
+        attn_dropout = share(name, "attn_dropout", attn_dropout)
+        out_dropout = share(name, "out_dropout", out_dropout)
         if num_heads < 1 or embed_dim % num_heads:
             raise AttrError(
                 f"MultiHeadAttention: num_heads must divide embed_dim, got {num_heads} heads for "
@@ -70,8 +78,8 @@ class MultiHeadAttention(Module):
         self.num_heads = num_heads
         self.head_dim = embed_dim // num_heads
         self.q_proj = Linear(embed_dim, embed_dim, bias)
-        self.k_proj = Linear(embed_dim if kdim is None else kdim, embed_dim, bias)
-        self.v_proj = Linear(embed_dim if vdim is None else vdim, embed_dim, bias)
+        self.k_proj = Linear(kdim, embed_dim, bias)
+        self.v_proj = Linear(vdim, embed_dim, bias)
         self.out_proj = Linear(embed_dim, embed_dim, bias)
         self.add_zero_attn = add_zero_attn
         empty = np.zeros((1, 1, embed_dim), np.float32)

@@ -8,6 +8,7 @@ from typing import Any
 
 from .. import functional as F
 from ..errors import AttrError
+from ..functional.arguments import whole
 from ..imperative.observe import note_read
 from ..imperative.tensor import Tensor
 from .module import Module
@@ -243,8 +244,8 @@ class Flatten(Module):
 
     def __init__(self, start_axis: int = 1, end_axis: int = -1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.start_axis = start_axis
-        self.end_axis = end_axis
+        self.start_axis = whole("Flatten", "start_axis", start_axis)
+        self.end_axis = whole("Flatten", "end_axis", end_axis)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the tensor with the axes joined."""

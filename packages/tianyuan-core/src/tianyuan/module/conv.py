@@ -10,8 +10,7 @@ import numpy as np
 
 from .. import functional as F
 from ..errors import AttrError
-from ..functional.arguments import as_int, choice, pair
-from ..functional.conv import triple
+from ..functional.arguments import choice, extents, pair, triple, whole
 from ..imperative.tensor import Parameter, Tensor
 from . import init
 from .module import Module
@@ -27,10 +26,10 @@ def single(op: str, what: str, value: Any, least: int = 0) -> int:
     Raises:
         AttrError: where it is none.
     """
-    item = value[0] if isinstance(value, (tuple, list)) and len(value) == 1 else value
-    if isinstance(item, (tuple, list, float, bool)) or as_int(item) < least:
+    found = extents(op, what, value, least)
+    if len(found) != 1:
         raise AttrError(f"{op}: {what} is not valid, got {value!r}, expected an int >= {least}")
-    return as_int(item)
+    return found[0]
 
 
 class ConvNd(Module):
@@ -60,7 +59,10 @@ class ConvNd(Module):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        name, extents = type(self).__name__, type(self)._extents
+        name, sizes = type(self).__name__, type(self)._extents
+        in_channels = whole(name, "in_channels", in_channels, 0)
+        out_channels = whole(name, "out_channels", out_channels, 0)
+        groups = whole(name, "groups", groups)
         if groups < 1 or in_channels % groups or out_channels % groups:
             raise AttrError(
                 f"{name}: groups must divide the channels, got {groups} groups for {in_channels} "
@@ -69,11 +71,11 @@ class ConvNd(Module):
             )
         self.in_channels = in_channels
         self.out_channels = out_channels
-        self.kernel_size = extents(name, "kernel_size", kernel_size, 1)
-        self.stride = extents(name, "stride", stride, 1)
-        self.padding = extents(name, "padding", padding, 0)
-        self.dilation = extents(name, "dilation", dilation, 1)
-        self.output_padding = extents(name, "output_padding", output_padding, 0)
+        self.kernel_size = sizes(name, "kernel_size", kernel_size, 1)
+        self.stride = sizes(name, "stride", stride, 1)
+        self.padding = sizes(name, "padding", padding, 0)
+        self.dilation = sizes(name, "dilation", dilation, 1)
+        self.output_padding = sizes(name, "output_padding", output_padding, 0)
         self.groups = groups
         self.conv_mode = conv_mode
         self.compute_mode = compute_mode

@@ -6,8 +6,7 @@ import math
 from typing import Any
 
 from .. import functional as F
-from ..functional.arguments import pair
-from ..functional.conv import triple
+from ..functional.arguments import pair, triple
 from ..imperative.tensor import Tensor
 from .conv import ConvNd, Pair, Triple, single
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import functional as F
-from ..functional.arguments import choice
+from ..functional.arguments import choice, whole
 from ..imperative.tensor import Parameter, Tensor
 from . import init
 from .conv import Conv2d
@@ -245,14 +245,16 @@ class BatchMatMulActivation(Module):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.batch = batch
-        self.in_features = in_features
-        self.out_features = out_features
+        name = "BatchMatMulActivation"
+        self.batch = whole(name, "batch", batch, 0)
+        self.in_features = whole(name, "in_features", in_features, 0)
+        self.out_features = whole(name, "out_features", out_features, 0)
         self.nonlinear_mode = choice(
-            "BatchMatMulActivation", "nonlinear_mode", nonlinear_mode.lower(), ("identity", "relu")
+            name, "nonlinear_mode", str(nonlinear_mode).lower(), ("identity", "relu")
         )
-        self.weight = Parameter(np.zeros((batch, out_features, in_features), np.float32))
-        self.bias = Parameter(np.zeros((out_features, 1), np.float32)) if bias else None
+        shape = (self.batch, self.out_features, self.in_features)
+        self.weight = Parameter(np.zeros(shape, np.float32))
+        self.bias = Parameter(np.zeros((self.out_features, 1), np.float32)) if bias else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

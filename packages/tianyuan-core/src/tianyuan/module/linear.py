@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import functional as F
 from ..errors import AttrError, ShapeError
+from ..functional.arguments import share, whole
 from ..imperative.tensor import Parameter, Tensor
 from ..shapes import format_shape
 from . import init
@@ -27,6 +28,9 @@ class Linear(Module):
         bias: whether there is a bias.
         compute_mode: accepted for MegEngine's sake.
 
+    Raises:
+        AttrError: where an extent is no int, or negative.
+
     >>> Linear(2, 3)(F.ones((4, 2))).shape
     (4, 3)
     """
@@ -40,11 +44,13 @@ class Linear(Module):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.in_features = in_features
-        self.out_features = out_features
+        name = type(self).__name__
+        self.in_features = whole(name, "in_features", in_features, 0)
+        self.out_features = whole(name, "out_features", out_features, 0)
         self.compute_mode = compute_mode
-        self.weight = Parameter(np.zeros((out_features, in_features), np.float32))
-        self.bias = Parameter(np.zeros(out_features, np.float32)) if bias else None
+        shape = (self.out_features, self.in_features)
+        self.weight = Parameter(np.zeros(shape, np.float32))
+        self.bias = Parameter(np.zeros(shape[:1], np.float32)) if bias else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -78,7 +84,7 @@ class Embedding(Module):
         freeze: keeps the table as it is: no gradient flows into it.
 
     Raises:
-        AttrError: for an option that must be None.
+        AttrError: for an option that must be None, or an extent that is no int or negative.
         ShapeError: where the initial weight has another shape.
 
     >>> table = Embedding.from_pretrained([[1.0, 2.0], [3.0, 4.0]])
@@ -111,10 +117,10 @@ class Embedding(Module):
         self.padding_idx = padding_idx
         self.max_norm = max_norm
         self.norm_type = norm_type
-        self.num_embeddings = num_embeddings
-        self.embedding_dim = embedding_dim
+        self.num_embeddings = whole("Embedding", "num_embeddings", num_embeddings, 0)
+        self.embedding_dim = whole("Embedding", "embedding_dim", embedding_dim, 0)
         self.freeze = freeze
-        shape = (num_embeddings, embedding_dim)
+        shape = (self.num_embeddings, self.embedding_dim)
         if initial_weight is None:
             self.weight = Parameter(np.zeros(shape, np.float32))
             self.reset_parameters()
@@ -146,7 +152,13 @@ class Embedding(Module):
         norm_type: float | None = None,
     ) -> Embedding:
         """Make an embedding of a table of rows, frozen unless said otherwise."""
-        rows, length = np.shape(embeddings)
+        shape = np.shape(embeddings)
+        if len(shape) != 2:
+            raise ShapeError(
+                f"Embedding.from_pretrained: embeddings have the wrong rank, got "
+                f"{format_shape(shape)}, expected 2 dimensions"
+            )
+        rows, length = shape
         return cls(
             rows,
             length,
@@ -167,13 +179,16 @@ class Dropout(Module):
     Args:
         drop_prob: probability of zero, in [0, 1).
 
+    Raises:
+        AttrError: for another probability.
+
     >>> Dropout(0.5).eval()(Tensor([1.0])).numpy()
     array([1.], dtype=float32)
     """
 
     def __init__(self, drop_prob: float = 0.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.drop_prob = drop_prob
+        self.drop_prob = share("Dropout", "drop_prob", drop_prob)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the input, in training with elements dropped."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from .. import functional as F
 from ..errors import AttrError, ShapeError
+from ..functional.arguments import extents, real_number, whole
 from ..imperative.tensor import Parameter, Tensor
 from ..shapes import format_shape
 from . import init
@@ -36,13 +37,14 @@ class _BatchNorm(Module):
                 f"{type(self).__name__}: freeze needs running statistics, got "
                 "track_running_stats=False"
             )
-        self.num_features = num_features
-        self.eps = eps
-        self.momentum = momentum
+        name = type(self).__name__
+        self.num_features = whole(name, "num_features", num_features, 0)
+        self.eps = real_number(name, "eps", eps, 0.0)
+        self.momentum = real_number(name, "momentum", momentum, 0.0, 1.0)
         self.affine = affine
         self.track_running_stats = track_running_stats
         self.freeze = freeze
-        shape = (1, num_features, 1, 1)
+        shape = (1, self.num_features, 1, 1)
         self.weight = Parameter(np.ones(shape, np.float32)) if affine else None
         self.bias = Parameter(np.zeros(shape, np.float32)) if affine else None
         self.running_mean = Tensor(np.zeros(shape, np.float32)) if track_running_stats else None
@@ -203,9 +205,9 @@ class LayerNorm(Module):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        given = normalized_shape
-        self.normalized_shape = tuple(given) if isinstance(given, (tuple, list)) else (given,)
-        self.eps = eps
+        name = type(self).__name__
+        self.normalized_shape = extents(name, "normalized_shape", normalized_shape)
+        self.eps = real_number(name, "eps", eps, 0.0)
         self.affine = affine
         self.weight = Parameter(np.ones(self.normalized_shape, np.float32)) if affine else None
         self.bias = Parameter(np.zeros(self.normalized_shape, np.float32)) if affine else None
@@ -245,9 +247,9 @@ class RMSNorm(Module):
         self, normalized_shape: Any, eps: float = 1e-6, affine: bool = True, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        given = normalized_shape
-        self.normalized_shape = tuple(given) if isinstance(given, (tuple, list)) else (given,)
-        self.eps = eps
+        name = type(self).__name__
+        self.normalized_shape = extents(name, "normalized_shape", normalized_shape)
+        self.eps = real_number(name, "eps", eps, 0.0)
         self.affine = affine
         self.weight = Parameter(np.ones(self.normalized_shape, np.float32)) if affine else None
 
@@ -304,6 +306,8 @@ class GroupNorm(Module):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        num_groups = whole("GroupNorm", "num_groups", num_groups)
+        num_channels = whole("GroupNorm", "num_channels", num_channels, 0)
         if num_groups < 1 or num_channels % num_groups:
             raise AttrError(
                 f"GroupNorm: num_groups must divide the channels, got {num_groups} groups for "
@@ -312,7 +316,7 @@ class GroupNorm(Module):
             )
         self.num_groups = num_groups
         self.num_channels = num_channels
-        self.eps = eps
+        self.eps = real_number("GroupNorm", "eps", eps, 0.0)
         self.affine = affine
         self.weight = Parameter(np.ones(num_channels, np.float32)) if affine else None
         self.bias = Parameter(np.zeros(num_channels, np.float32)) if affine else None
@@ -353,11 +357,11 @@ class InstanceNorm(Module):
         self, num_channels: int, eps: float = 1e-5, affine: bool = True, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        self.num_channels = num_channels
-        self.eps = eps
+        self.num_channels = whole("InstanceNorm", "num_channels", num_channels, 0)
+        self.eps = real_number("InstanceNorm", "eps", eps, 0.0)
         self.affine = affine
-        self.weight = Parameter(np.ones(num_channels, np.float32)) if affine else None
-        self.bias = Parameter(np.zeros(num_channels, np.float32)) if affine else None
+        self.weight = Parameter(np.ones(self.num_channels, np.float32)) if affine else None
+        self.bias = Parameter(np.zeros(self.num_channels, np.float32)) if affine else None
 
     def reset_parameters(self) -> None:
         """Set weight to one and bias to zero."""
@@ -399,18 +403,18 @@ class GeneralNorm(Module):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        axes = normalized_axis
-        self.normalized_axis = tuple(axes) if isinstance(axes, (tuple, list)) else (axes,)
-        shape = normalized_shape
-        self.normalized_shape = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+        self.normalized_axis = extents("GeneralNorm", "normalized_axis", normalized_axis, None)
+        self.normalized_shape: tuple[Any, ...] = (None,)
+        if normalized_shape is not None:
+            self.normalized_shape = extents("GeneralNorm", "normalized_shape", normalized_shape)
         if affine and (
             None in self.normalized_shape or len(self.normalized_shape) != len(self.normalized_axis)
         ):
             raise AttrError(
                 "GeneralNorm: normalized_shape does not fit the axes, got "
-                f"{normalized_shape} for {normalized_axis}"
+                f"{normalized_shape} for {normalized_axis}, expected an extent for each axis"
             )
-        self.eps = eps
+        self.eps = real_number("GeneralNorm", "eps", eps, 0.0)
         self.affine = affine
         self.weight = Parameter(np.ones(self.normalized_shape, np.float32)) if affine else None
         self.bias = Parameter(np.zeros(self.normalized_shape, np.float32)) if affine else None
@@ -452,10 +456,13 @@ class LocalResponseNorm(Module):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.kernel_size = kernel_size
-        self.k = k
-        self.alpha = alpha
-        self.beta = beta
+        name = "LocalResponseNorm"
+        self.kernel_size = whole(name, "kernel_size", kernel_size, 1)
+        if self.kernel_size % 2 == 0:
+            raise AttrError(f"{name}: kernel_size must be odd, got {kernel_size}, expected odd")
+        self.k = real_number(name, "k", k)
+        self.alpha = real_number(name, "alpha", alpha)
+        self.beta = real_number(name, "beta", beta)
 
     def forward(self, inp: Tensor) -> Tensor:
         """Return the normalised (N, C, H, W)."""

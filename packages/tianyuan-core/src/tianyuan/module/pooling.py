@@ -5,10 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 from .. import functional as F
+from ..errors import AttrError
+from ..functional.arguments import (
+    choice,
+    extents,
+    is_pair,
+    numbers_of,
+    pair,
+    real_number,
+    whole,
+)
 from ..imperative.tensor import Tensor
 from .module import Module
 
 Pair = int | tuple[int, int]
+_MEANS = ("average_count_exclude_padding", "average")
+
+
+def _paired(module: Module, what: str, value: Any, least: int = 0) -> Any:
+    """Return an int or two ints as they were given, checked; AttrError where they are neither."""
+    pair(type(module).__name__, what, value, least)
+    return value
 
 
 class MaxPool2d(Module):
@@ -31,9 +48,9 @@ class MaxPool2d(Module):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.kernel_size = kernel_size
-        self.stride = kernel_size if stride is None else stride
-        self.padding = padding
+        self.kernel_size = _paired(self, "kernel_size", kernel_size, 1)
+        self.stride = kernel_size if stride is None else _paired(self, "stride", stride, 1)
+        self.padding = _paired(self, "padding", padding)
 
     def forward(self, inp: Tensor) -> Tensor:
         """Return (N, C, floor((H + 2 p - k) / s) + 1, ...)."""
@@ -67,10 +84,10 @@ class AvgPool2d(Module):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.kernel_size = kernel_size
-        self.stride = kernel_size if stride is None else stride
-        self.padding = padding
-        self.mode = mode
+        self.kernel_size = _paired(self, "kernel_size", kernel_size, 1)
+        self.stride = kernel_size if stride is None else _paired(self, "stride", stride, 1)
+        self.padding = _paired(self, "padding", padding)
+        self.mode = choice("AvgPool2d", "mode", mode, _MEANS)
 
     def forward(self, inp: Tensor) -> Tensor:
         """Return (N, C, floor((H + 2 p - k) / s) + 1, ...)."""
@@ -95,7 +112,7 @@ class AdaptiveAvgPool2d(Module):
 
     def __init__(self, oshp: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.oshp = oshp
+        self.oshp = _paired(self, "oshp", oshp, 1)
 
     def forward(self, inp: Tensor) -> Tensor:
         """Return (N, C, *oshp)."""
@@ -115,7 +132,7 @@ class AdaptiveMaxPool2d(Module):
 
     def __init__(self, oshp: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.oshp = oshp
+        self.oshp = _paired(self, "oshp", oshp, 1)
 
     def forward(self, inp: Tensor) -> Tensor:
         """Return (N, C, *oshp)."""
@@ -155,12 +172,13 @@ class DeformablePSROIPooling(Module):
     ) -> None:
         super().__init__(**kwargs)
         self.no_trans = no_trans
-        self.part_size = part_size
-        self.pooled_h = pooled_h
-        self.pooled_w = pooled_w
-        self.sample_per_part = sample_per_part
-        self.spatial_scale = spatial_scale
-        self.trans_std = trans_std
+        name = "DeformablePSROIPooling"
+        self.part_size = whole(name, "part_size", part_size, 1)
+        self.pooled_h = whole(name, "pooled_h", pooled_h, 1)
+        self.pooled_w = whole(name, "pooled_w", pooled_w, 1)
+        self.sample_per_part = whole(name, "sample_per_part", sample_per_part, 1)
+        self.spatial_scale = real_number(name, "spatial_scale", spatial_scale)
+        self.trans_std = real_number(name, "trans_std", trans_std)
 
     def forward(self, inp: Tensor, rois: Tensor, trans: Any) -> Tensor:  # type: ignore[override]
         """Return (R, C, pooled_h, pooled_w) for (N, C, H, W) and regions (R, 5).
@@ -193,9 +211,16 @@ class Pad(Module):
         constant_val: float = 0.0,
     ) -> None:
         super().__init__()
+        given = numbers_of(pad_width)
+        items = given if isinstance(given, (tuple, list)) else (given,)
+        if not is_pair(given) and not all(map(is_pair, items)):
+            raise AttrError(
+                f"Pad: pad_width is not valid, got {pad_width!r}, expected pairs of ints >= 0, as "
+                "in ((1, 1), (0, 2))"
+            )
         self.pad_width = pad_width
         self.mode = mode
-        self.pad_val = constant_val
+        self.pad_val = real_number("Pad", "constant_val", constant_val)
 
     def forward(self, src: Tensor) -> Tensor:
         """Return the padded tensor."""
@@ -216,7 +241,7 @@ class PixelShuffle(Module):
 
     def __init__(self, upscale_factor: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.upscale_factor = upscale_factor
+        self.upscale_factor = whole("PixelShuffle", "upscale_factor", upscale_factor, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (N, C, H r, W r)."""
@@ -249,6 +274,12 @@ class Upsample(Module):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        if size is not None:
+            extents("Upsample", "size", size, 1)
+        if scale_factor is not None:
+            given = numbers_of(scale_factor)
+            for factor in given if isinstance(given, (tuple, list)) else (given,):
+                real_number("Upsample", "scale_factor", factor, 0.0)
         self.size = size
         self.scale_factor = scale_factor
         self.mode = mode
@@ -282,10 +313,10 @@ class SlidingWindow(Module):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.kernel_size = kernel_size
-        self.padding = padding
-        self.stride = stride
-        self.dilation = dilation
+        self.kernel_size = _paired(self, "kernel_size", kernel_size, 1)
+        self.padding = _paired(self, "padding", padding)
+        self.stride = _paired(self, "stride", stride, 1)
+        self.dilation = _paired(self, "dilation", dilation, 1)
 
     def forward(self, inp: Tensor) -> Tensor:
         """Return (N, C, OH, OW, KH, KW)."""
@@ -312,11 +343,11 @@ class SlidingWindowTranspose(Module):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.output_size = output_size
-        self.kernel_size = kernel_size
-        self.padding = padding
-        self.stride = stride
-        self.dilation = dilation
+        self.output_size = _paired(self, "output_size", output_size, 1)
+        self.kernel_size = _paired(self, "kernel_size", kernel_size, 1)
+        self.padding = _paired(self, "padding", padding)
+        self.stride = _paired(self, "stride", stride, 1)
+        self.dilation = _paired(self, "dilation", dilation, 1)
 
     def forward(self, inp: Tensor) -> Tensor:
         """Return (N, C, *output_size)."""

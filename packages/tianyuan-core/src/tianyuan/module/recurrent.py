@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import functional as F
 from ..errors import AttrError, ShapeError
-from ..functional.arguments import choice
+from ..functional.arguments import choice, share, whole
 from ..imperative.tensor import Parameter, Tensor
 from ..shapes import format_shape
 from . import init
@@ -30,11 +30,12 @@ class _Cell(Module):
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool) -> None:
         super().__init__()
-        self.input_size = input_size
-        self.hidden_size = hidden_size
-        rows = self._gates * hidden_size
-        self.weight_ih = Parameter(np.zeros((rows, input_size), np.float32))
-        self.weight_hh = Parameter(np.zeros((rows, hidden_size), np.float32))
+        name = type(self).__name__
+        self.input_size = whole(name, "input_size", input_size, 0)
+        self.hidden_size = whole(name, "hidden_size", hidden_size, 0)
+        rows = self._gates * self.hidden_size
+        self.weight_ih = Parameter(np.zeros((rows, self.input_size), np.float32))
+        self.weight_hh = Parameter(np.zeros((rows, self.hidden_size), np.float32))
         self.bias_ih = Parameter(np.zeros(rows, np.float32)) if bias else None
         self.bias_hh = Parameter(np.zeros(rows, np.float32)) if bias else None
         self.reset_parameters()
@@ -172,23 +173,17 @@ class _Recurrent(Module):
         proj_size: int = 0,
     ) -> None:
         super().__init__()
-        if proj_size:
-            raise AttrError(
-                f"{type(self).__name__}: proj_size is not supported, got {proj_size}, expected 0"
-            )
-        if num_layers < 1:
-            raise AttrError(
-                f"{type(self).__name__}: num_layers is out of range, got {num_layers}, "
-                "expected at least 1"
-            )
-        self.input_size = input_size
-        self.hidden_size = hidden_size
-        self.num_layers = num_layers
+        name = type(self).__name__
+        if whole(name, "proj_size", proj_size):
+            raise AttrError(f"{name}: proj_size is not supported, got {proj_size}, expected 0")
+        self.input_size = whole(name, "input_size", input_size, 0)
+        self.hidden_size = whole(name, "hidden_size", hidden_size, 0)
+        self.num_layers = whole(name, "num_layers", num_layers, 1)
         self.batch_first = batch_first
-        self.dropout = dropout
+        self.dropout = share(name, "dropout", dropout)
         self.bidirectional = bidirectional
         ways = 2 if bidirectional else 1
-        sizes = [input_size] + [hidden_size * ways] * (num_layers - 1)
+        sizes = [self.input_size] + [self.hidden_size * ways] * (self.num_layers - 1)
         self.cells = [[self._make(size, bias) for _ in range(ways)] for size in sizes]
 
     @abstractmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import functional as F
-from ..functional.arguments import pair
+from ..functional.arguments import pair, whole
 from ..imperative.tensor import Tensor
 from .conv import ConvNd, Pair
 
@@ -39,8 +39,8 @@ class LocalConv2d(ConvNd):
         conv_mode: str = "cross_correlation",
         **kwargs: Any,
     ) -> None:
-        self.input_height = input_height
-        self.input_width = input_width
+        self.input_height = whole("LocalConv2d", "input_height", input_height, 1)
+        self.input_width = whole("LocalConv2d", "input_width", input_width, 1)
         super().__init__(
             in_channels, out_channels, kernel_size, stride, padding, dilation, groups, False,
             0, conv_mode, **kwargs,

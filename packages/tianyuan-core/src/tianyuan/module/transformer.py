@@ -6,7 +6,8 @@ import copy
 from typing import Any
 
 from .. import functional as F
-from ..functional.arguments import choice
+from ..errors import AttrError
+from ..functional.arguments import choice, real_number, share, whole
 from ..imperative.tensor import Tensor
 from .attention import MultiHeadAttention
 from .linear import Dropout, Linear
@@ -48,9 +49,18 @@ class TransformerEncoderLayer(Module):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.activation = choice(
-            "TransformerEncoderLayer", "activation", activation, ("relu", "gelu")
-        )
+        name = type(self).__name__
+        d_model = whole(name, "d_model", d_model, 1)
+        nhead = whole(name, "nhead", nhead, 1)
+        dim_feedforward = whole(name, "dim_feedforward", dim_feedforward, 1)
+        dropout = share(name, "dropout", dropout)
+        layer_norm_eps = real_number(name, "layer_norm_eps", layer_norm_eps, 0.0)
+        if d_model % nhead:
+            raise AttrError(
+                f"{name}: nhead must divide d_model, got {nhead} heads for {d_model}, expected a "
+                "divisor"
+            )
+        self.activation = choice(name, "activation", activation, ("relu", "gelu"))
         self.norm_first = norm_first
         self.self_attn = MultiHeadAttention(d_model, nhead, dropout)
         self.linear1 = Linear(d_model, dim_feedforward)
@@ -117,8 +127,8 @@ class TransformerEncoder(Module):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.layers = [copy.deepcopy(encoder_layer) for _ in range(num_layers)]
-        self.num_layers = num_layers
+        self.num_layers = whole("TransformerEncoder", "num_layers", num_layers, 0)
+        self.layers = [copy.deepcopy(encoder_layer) for _ in range(self.num_layers)]
         self.norm = norm
 
     def forward(

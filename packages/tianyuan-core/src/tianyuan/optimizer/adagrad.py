@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import AttrError
+from ..functional.arguments import real_number
 from ..imperative.tensor import Tensor
 from ..ops.elementwise import SQRT, SQUARE
 from .optimizer import Group, Optimizer, counter, zeros_like
@@ -53,13 +53,6 @@ class Adagrad(Optimizer):
             params,
             {"lr": lr, "lr_decay": lr_decay, "eps": eps, "weight_decay": weight_decay},
         )
-
-    def _check_group(self, group: Group) -> None:
-        super()._check_group(group)
-        if not group["lr_decay"] >= 0.0:
-            raise AttrError(
-                f"Adagrad: lr_decay is out of range, got {group['lr_decay']}, expected at least 0"
-            )
 
     def _create_state(self, param: Tensor, group: Group) -> dict[str, Tensor]:
         return {"square_avg": zeros_like(param), "step": counter(param)}
@@ -117,8 +110,7 @@ class Adadelta(Optimizer):
 
     def _check_group(self, group: Group) -> None:
         super()._check_group(group)
-        if not 0.0 <= group["rho"] <= 1.0:
-            raise AttrError(f"Adadelta: rho is out of range, got {group['rho']}, expected 0 to 1")
+        real_number("Adadelta", "rho", group["rho"], 0.0, 1.0)
 
     def _create_state(self, param: Tensor, group: Group) -> dict[str, Tensor]:
         return {"square_avg": zeros_like(param), "acc_delta": zeros_like(param)}

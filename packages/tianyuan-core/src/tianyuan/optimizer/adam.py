@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import AttrError
 from ..imperative.tensor import Tensor
 from ..ops.update import ADAM_UPDATE
 from .optimizer import Group, Optimizer, counter, zeros_like
@@ -46,16 +45,8 @@ class Adam(Optimizer):
     ) -> None:
         super().__init__(
             params,
-            {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay},
+            {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay},
         )
-
-    def _check_group(self, group: Group) -> None:
-        super()._check_group(group)
-        if len(group["betas"]) != 2 or not all(0.0 <= beta < 1.0 for beta in group["betas"]):
-            raise AttrError(
-                f"{type(self).__name__}: betas are out of range, got {group['betas']}, "
-                "expected two in [0, 1)"
-            )
 
     def _create_state(self, param: Tensor, group: Group) -> dict[str, Tensor]:
         return {

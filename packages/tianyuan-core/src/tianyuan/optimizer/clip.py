@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from .. import functional as F
 from ..errors import AttrError
+from ..functional.arguments import real_number
 from ..imperative.tensor import Tensor
 from .optimizer import parameters_of
 
@@ -27,8 +28,7 @@ def clip_grad_norm(tensors: Tensor | Iterable[Tensor], max_norm: float, ord: flo
     >>> clip_grad_norm(weight, 1.0).item(), weight.grad.numpy().round(3)
     (5.0, array([0.6, 0.8], dtype=float32))
     """
-    if not max_norm >= 0:
-        raise AttrError(f"clip_grad_norm: max_norm is out of range, got {max_norm}, expected >= 0")
+    max_norm = real_number("clip_grad_norm", "max_norm", max_norm, 0.0)
     found = [tensor for tensor in parameters_of(tensors) if tensor.grad is not None]
     if not found:
         return Tensor(0.0)
@@ -54,6 +54,8 @@ def clip_grad_value(tensors: Tensor | Iterable[Tensor], lower: float, upper: flo
     >>> weight.grad.numpy()
     array([ 2., -1.], dtype=float32)
     """
+    lower = real_number("clip_grad_value", "lower", lower)
+    upper = real_number("clip_grad_value", "upper", upper)
     if not lower <= upper:
         raise AttrError(
             f"clip_grad_value: bounds are reversed, got {lower} and {upper}, "

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..errors import AttrError, StateDictError
+from ..functional.arguments import choice, extents, real_number, whole
 from .optimizer import Optimizer
-from .schedule import LRScheduler, check_optimizer, per_group
+from .schedule import LRScheduler, check_optimizer, per_group, rates
 
 
 class MultiStepLR(LRScheduler):
@@ -41,13 +42,13 @@ class MultiStepLR(LRScheduler):
         gamma: float = 0.1,
         current_epoch: int = -1,
     ) -> None:
-        self.milestones = list(milestones)
+        self.milestones = _epochs(milestones)
         if self.milestones != sorted(self.milestones):
             raise AttrError(
                 f"MultiStepLR: milestones must ascend, got {self.milestones}, "
                 "expected ascending ints"
             )
-        self.gamma = gamma
+        self.gamma = real_number(type(self).__name__, "gamma", gamma)
         super().__init__(optimizer, current_epoch)
 
     def get_lr(self) -> list[float]:
@@ -103,8 +104,8 @@ class StepLR(LRScheduler):
     def __init__(
         self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, current_epoch: int = -1
     ) -> None:
-        self.step_size = _positive("StepLR", "step_size", step_size)
-        self.gamma = gamma
+        self.step_size = whole("StepLR", "step_size", step_size, 1)
+        self.gamma = real_number(type(self).__name__, "gamma", gamma)
         super().__init__(optimizer, current_epoch)
 
     def get_lr(self) -> list[float]:
@@ -127,7 +128,7 @@ class ExponentialLR(LRScheduler):
     _kept = ("current_epoch", "base_lrs", "gamma")
 
     def __init__(self, optimizer: Optimizer, gamma: float, current_epoch: int = -1) -> None:
-        self.gamma = gamma
+        self.gamma = real_number(type(self).__name__, "gamma", gamma)
         super().__init__(optimizer, current_epoch)
 
     def get_lr(self) -> list[float]:
@@ -162,6 +163,11 @@ class LambdaLR(LRScheduler):
     ) -> None:
         check_optimizer("LambdaLR", optimizer)
         self.lr_lambdas = per_group("LambdaLR", "lr_lambda", lr_lambda, optimizer)
+        for function in self.lr_lambdas:
+            if not callable(function):
+                raise AttrError(
+                    f"LambdaLR: lr_lambda is not valid, got {function!r}, expected a function"
+                )
         super().__init__(optimizer, current_epoch)
 
     def get_lr(self) -> list[float]:
@@ -202,8 +208,8 @@ class CosineAnnealingLR(LRScheduler):
         eta_min: float = 0.0,
         current_epoch: int = -1,
     ) -> None:
-        self.T_max = _positive("CosineAnnealingLR", "T_max", T_max)
-        self.eta_min = eta_min
+        self.T_max = whole("CosineAnnealingLR", "T_max", T_max, 1)
+        self.eta_min = real_number("CosineAnnealingLR", "eta_min", eta_min, 0.0)
         super().__init__(optimizer, current_epoch)
 
     def get_lr(self) -> list[float]:
@@ -255,20 +261,16 @@ class OneCycleLR(LRScheduler):
         final_div_factor: float = 1e4,
         current_epoch: int = -1,
     ) -> None:
-        check_optimizer("OneCycleLR", optimizer)
-        self.max_lrs = per_group("OneCycleLR", "max_lr", max_lr, optimizer)
-        self.total_steps = _positive("OneCycleLR", "total_steps", total_steps)
-        if not 0.0 < pct_start < 1.0:
-            raise AttrError(f"OneCycleLR: pct_start is out of range, got {pct_start}, expected 0-1")
-        if anneal_strategy not in ("cos", "linear"):
-            raise AttrError(
-                f"OneCycleLR: unknown anneal_strategy, got {anneal_strategy!r}, expected 'cos' or "
-                "'linear'"
-            )
-        self.pct_start = pct_start
-        self.anneal_strategy = anneal_strategy
-        self.div_factor = div_factor
-        self.final_div_factor = final_div_factor
+        name = "OneCycleLR"
+        check_optimizer(name, optimizer)
+        self.max_lrs = rates(name, "max_lr", max_lr, optimizer)
+        self.total_steps = whole(name, "total_steps", total_steps, 1)
+        self.pct_start = real_number(name, "pct_start", pct_start, 0.0, 1.0)
+        if self.pct_start in (0.0, 1.0):
+            raise AttrError(f"{name}: pct_start is out of range, got {pct_start}, expected 0-1")
+        self.anneal_strategy = choice(name, "anneal_strategy", anneal_strategy, ("cos", "linear"))
+        self.div_factor = _divisor(name, "div_factor", div_factor)
+        self.final_div_factor = _divisor(name, "final_div_factor", final_div_factor)
         super().__init__(optimizer, current_epoch)
 
     def get_lr(self) -> list[float]:
@@ -329,10 +331,13 @@ class LinearWarmup(LRScheduler):
         schedule: LRScheduler | None = None,
         current_epoch: int = -1,
     ) -> None:
-        self.warmup = _positive("LinearWarmup", "warmup", warmup)
-        self.start_factor = start_factor
-        if schedule is not None and schedule.optimizer is not optimizer:
-            raise AttrError("LinearWarmup: the other schedule has another optimiser")
+        self.warmup = whole("LinearWarmup", "warmup", warmup, 1)
+        self.start_factor = real_number("LinearWarmup", "start_factor", start_factor, 0.0)
+        if schedule is not None and getattr(schedule, "optimizer", None) is not optimizer:
+            raise AttrError(
+                "LinearWarmup: the other schedule has another optimiser, got "
+                f"{type(schedule).__name__}, expected a schedule of this one's optimiser"
+            )
         self.schedule = schedule
         super().__init__(optimizer, current_epoch)
 
@@ -389,7 +394,15 @@ def _line(place: float) -> float:
     return 1.0 - place
 
 
-def _positive(op: str, what: str, value: int) -> int:
-    if value < 1:
-        raise AttrError(f"{op}: {what} is out of range, got {value}, expected at least 1")
-    return value
+def _epochs(milestones: Any) -> list[int]:
+    given = milestones
+    if isinstance(given, Iterable) and not isinstance(given, str):
+        given = list(given)
+    return list(extents("MultiStepLR", "milestones", given))
+
+
+def _divisor(op: str, what: str, value: Any) -> float:
+    found = real_number(op, what, value, 0.0)
+    if found == 0:
+        raise AttrError(f"{op}: {what} is out of range, got {value}, expected a number > 0")
+    return found

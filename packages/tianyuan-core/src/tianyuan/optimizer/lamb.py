@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from .. import functional as F
-from ..errors import AttrError
 from ..imperative.tensor import Tensor
 from ..ops.elementwise import POW, SQRT, SQUARE
 from .optimizer import Group, Optimizer, counter, zeros_like
@@ -52,20 +51,13 @@ class LAMB(Optimizer):
             params,
             {
                 "lr": lr,
-                "betas": tuple(betas),
+                "betas": betas,
                 "eps": eps,
                 "bias_correction": bias_correction,
                 "weight_decay": weight_decay,
                 "always_adapt": always_adapt,
             },
         )
-
-    def _check_group(self, group: Group) -> None:
-        super()._check_group(group)
-        if len(group["betas"]) != 2 or not all(0.0 <= beta < 1.0 for beta in group["betas"]):
-            raise AttrError(
-                f"LAMB: betas are out of range, got {group['betas']}, expected two in [0, 1)"
-            )
 
     def _create_state(self, param: Tensor, group: Group) -> dict[str, Tensor]:
         return {

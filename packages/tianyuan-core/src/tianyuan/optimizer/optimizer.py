@@ -10,11 +10,15 @@ from typing import Any
 import numpy as np
 
 from ..errors import AttrError, DTypeError, StateDictError
+from ..functional.arguments import real_number, share
 from ..imperative.hostvalue import host_value
 from ..imperative.observe import note_read
 from ..imperative.tensor import Tensor
 
 Group = dict[str, Any]
+
+# Hyper-parameters that are numbers of at least 0 wherever an optimiser has them.
+_AT_LEAST_0 = ("lr", "lr_decay", "weight_decay", "momentum", "eps")
 
 
 class Optimizer(metaclass=ABCMeta):
@@ -44,9 +48,11 @@ class Optimizer(metaclass=ABCMeta):
         self.defaults = defaults
         self.param_groups: list[Group] = []
         self._state: dict[Tensor, dict[str, Tensor]] = {}
-        given: list[Any] = [params] if isinstance(params, (Tensor, dict)) else list(params)
+        given = self._listed(params)
         if not given:
-            raise AttrError("Optimizer: got no parameters")
+            raise AttrError(
+                f"{type(self).__name__}: got no parameters, expected at least one Parameter"
+            )
         groups: list[Group] = given if isinstance(given[0], dict) else [{"params": given}]
         for group in groups:
             self.add_param_group(group)
@@ -64,38 +70,53 @@ class Optimizer(metaclass=ABCMeta):
         >>> len(optimizer.param_groups)
         2
         """
+        name = type(self).__name__
         if not isinstance(param_group, dict) or "params" not in param_group:
             raise AttrError(
-                f"Optimizer: a group must be a dict with 'params', got {type(param_group).__name__}"
+                f"{name}: a group must be a dict with 'params', got {type(param_group).__name__}, "
+                "expected a dict"
             )
-        given = param_group["params"]
-        params = [given] if isinstance(given, Tensor) else list(given)
+        params = self._listed(param_group["params"])
         known = set(self._state)
         for param in params:
             if not isinstance(param, Tensor):
                 raise DTypeError(
-                    f"Optimizer: not a parameter, got {type(param).__name__}, expected Parameter"
+                    f"{name}: not a parameter, got {type(param).__name__}, expected Parameter"
                 )
             if param in known:
-                raise AttrError("Optimizer: a parameter stands twice, got " + _describe(param))
+                raise AttrError(
+                    f"{name}: a parameter stands twice, got {_describe(param)}, expected each once"
+                )
             known.add(param)
         group = {**self.defaults, **param_group, "params": params}
-        missing = [name for name, value in group.items() if value is None]
+        missing = [what for what, value in group.items() if value is None]
         if missing:
-            raise AttrError(f"Optimizer: a group lacks {', '.join(missing)}")
+            raise AttrError(
+                f"{name}: a group lacks {', '.join(missing)}, got None, expected a number for each"
+            )
         self._check_group(group)
         for param in params:
             self._state[param] = self._create_state(param, group)
         self.param_groups.append(group)
 
+    def _listed(self, params: Any) -> list[Any]:
+        """Return parameters, or groups of them, as a list; DTypeError where they are neither."""
+        if isinstance(params, (Tensor, dict)):
+            return [params]
+        if not isinstance(params, Iterable) or isinstance(params, (str, bytes)):
+            raise DTypeError(
+                f"{type(self).__name__}: params are not valid, got {type(params).__name__}, "
+                "expected parameters or dicts of them"
+            )
+        return list(params)
+
     def _check_group(self, group: Group) -> None:
         """Raise AttrError where a hyper-parameter has a value that it cannot have."""
-        for name in ("lr", "weight_decay", "momentum", "eps"):
-            if name in group and not group[name] >= 0.0:
-                raise AttrError(
-                    f"{type(self).__name__}: {name} is out of range, got {group[name]}, "
-                    "expected at least 0"
-                )
+        for what in _AT_LEAST_0:
+            if what in group:
+                real_number(type(self).__name__, what, group[what], 0.0)
+        if "betas" in group:
+            group["betas"] = _betas(type(self).__name__, group["betas"])
 
     @abstractmethod
     def _create_state(self, param: Tensor, group: Group) -> dict[str, Tensor]:
@@ -283,6 +304,13 @@ class Optimizer(metaclass=ABCMeta):
                 f"{type(self).__name__}.load_state_dict: states do not fit: " + "; ".join(problems)
             )
         return found
+
+
+def _betas(op: str, value: Any) -> tuple[float, ...]:
+    """Return two shares that moments keep; AttrError where they are something else."""
+    if not isinstance(value, (tuple, list, np.ndarray)) or len(value) != 2:
+        raise AttrError(f"{op}: betas are not valid, got {value!r}, expected two in [0, 1)")
+    return tuple(share(op, "betas", beta) for beta in value)
 
 
 def _learning_rate(group: Group) -> Tensor:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..errors import AttrError
+from ..functional.arguments import choice, real_number, share, whole
 from .optimizer import Optimizer
-from .schedule import Resumable, check_optimizer, per_group
+from .schedule import Resumable, check_optimizer, rates
 
 
 class ReduceLROnPlateau(Resumable):
@@ -54,28 +54,17 @@ class ReduceLROnPlateau(Resumable):
         min_lr: float | list[float] = 0.0,
         eps: float = 1e-8,
     ) -> None:
-        check_optimizer("ReduceLROnPlateau", optimizer)
-        for what, value, allowed in (
-            ("mode", mode, ("min", "max")),
-            ("threshold_mode", threshold_mode, ("rel", "abs")),
-        ):
-            if value not in allowed:
-                raise AttrError(
-                    f"ReduceLROnPlateau: unknown {what}, got {value!r}, expected one of {allowed}"
-                )
-        if not 0.0 <= factor < 1.0:
-            raise AttrError(
-                f"ReduceLROnPlateau: factor must be below 1, got {factor}, expected factor < 1"
-            )
+        name = "ReduceLROnPlateau"
+        check_optimizer(name, optimizer)
         self.optimizer = optimizer
-        self.mode = mode
-        self.factor = factor
-        self.patience = patience
-        self.threshold = threshold
-        self.threshold_mode = threshold_mode
-        self.cooldown = cooldown
-        self.min_lrs = per_group("ReduceLROnPlateau", "min_lr", min_lr, optimizer)
-        self.eps = eps
+        self.mode = choice(name, "mode", mode, ("min", "max"))
+        self.factor = share(name, "factor", factor)
+        self.patience = whole(name, "patience", patience, 0)
+        self.threshold = real_number(name, "threshold", threshold)
+        self.threshold_mode = choice(name, "threshold_mode", threshold_mode, ("rel", "abs"))
+        self.cooldown = whole(name, "cooldown", cooldown, 0)
+        self.min_lrs = rates(name, "min_lr", min_lr, optimizer)
+        self.eps = real_number(name, "eps", eps)
         self.best = math.inf if mode == "min" else -math.inf
         self.bad_epochs = 0
         self.cooldown_left = 0

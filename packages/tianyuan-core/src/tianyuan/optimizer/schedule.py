@@ -6,6 +6,7 @@ from abc import ABCMeta, abstractmethod
 from typing import Any
 
 from ..errors import AttrError, StateDictError
+from ..functional.arguments import real_number, whole
 from .optimizer import Optimizer
 
 
@@ -77,14 +78,16 @@ class LRScheduler(Resumable, metaclass=ABCMeta):
     _kept: tuple[str, ...] = ("current_epoch", "base_lrs")
 
     def __init__(self, optimizer: Optimizer, current_epoch: int = -1) -> None:
-        check_optimizer("LRScheduler", optimizer)
+        name = type(self).__name__
+        check_optimizer(name, optimizer)
+        current_epoch = whole(name, "current_epoch", current_epoch, -1)
         for index, group in enumerate(optimizer.param_groups):
             if current_epoch == -1:
                 group.setdefault("initial_lr", group["lr"])
             elif "initial_lr" not in group:
                 raise AttrError(
-                    f"LRScheduler: group {index} lacks initial_lr, which going on from epoch "
-                    f"{current_epoch} needs"
+                    f"{name}: group {index} lacks initial_lr, got current_epoch={current_epoch}, "
+                    "expected -1, or groups that were scheduled before"
                 )
         self.optimizer = optimizer
         self.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
@@ -120,6 +123,11 @@ def check_optimizer(op: str, value: Any) -> None:
     """Raise AttrError where something is no optimiser."""
     if not isinstance(value, Optimizer):
         raise AttrError(f"{op}: not an optimiser, got {type(value).__name__}, expected Optimizer")
+
+
+def rates(op: str, what: str, value: Any, optimizer: Optimizer) -> list[float]:
+    """Return one learning rate for each group of an optimiser; AttrError where one is below 0."""
+    return [real_number(op, what, rate, 0.0) for rate in per_group(op, what, value, optimizer)]
 
 
 def per_group(op: str, what: str, value: Any, optimizer: Optimizer) -> list[Any]:

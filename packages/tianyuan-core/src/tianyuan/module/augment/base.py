@@ -9,6 +9,7 @@ import numpy as np
 from ... import functional as F
 from ... import random
 from ...errors import AttrError, ShapeError
+from ...functional.arguments import real_number, whole
 from ...imperative.tensor import Tensor
 from ...shapes import format_shape
 from ..module import Module
@@ -27,6 +28,8 @@ class Random(Module):
     def __init__(self, seed: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.seed = seed
+        if seed is not None:
+            whole(type(self).__name__, "seed", seed)
         self._rng = None if seed is None else random.RNG(seed)
 
     @property
@@ -50,11 +53,17 @@ def checked_range(owner: str, what: str, value: Any) -> Range:
         AttrError: where it is neither.
     """
     ends = value if isinstance(value, (tuple, list)) else (value, value)
-    if len(ends) != 2 or any(not isinstance(end, (int, float)) for end in ends):
-        raise AttrError(f"{owner}: {what} must be a number or a pair of numbers, got {value!r}")
-    if not ends[0] <= ends[1]:
-        raise AttrError(f"{owner}: {what} is a range that descends, got {value!r}")
-    return (float(ends[0]), float(ends[1])) if isinstance(value, (tuple, list)) else float(value)
+    if len(ends) != 2:
+        raise AttrError(
+            f"{owner}: {what} must be a number or a pair of numbers, got {value!r}, expected one "
+            "or two"
+        )
+    low, high = (float(real_number(owner, what, end)) for end in ends)
+    if not low <= high:
+        raise AttrError(
+            f"{owner}: {what} is a range that descends, got {value!r}, expected low <= high"
+        )
+    return (low, high) if isinstance(value, (tuple, list)) else low
 
 
 def images(owner: str, inp: Tensor) -> Tensor:

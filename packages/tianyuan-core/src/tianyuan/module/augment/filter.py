@@ -9,7 +9,7 @@ import numpy as np
 
 from ... import functional as F
 from ...errors import AttrError, ShapeError
-from ...functional.arguments import choice, pair
+from ...functional.arguments import choice, pair, real_number, whole
 from ...imperative.tensor import Tensor
 from ..module import Module
 from .base import Random, Range, checked_range, images, like
@@ -217,9 +217,11 @@ class GaussianBlur(Module):
         super().__init__()
         self.kernel_size = pair("GaussianBlur", "kernel_size", kernel_size, 1)
         if any(extent % 2 == 0 for extent in self.kernel_size):
-            raise AttrError(f"GaussianBlur: kernel_size must be odd, got {self.kernel_size}")
-        self.sigma_x = sigma_x
-        self.sigma_y = sigma_y
+            raise AttrError(
+                f"GaussianBlur: kernel_size must be odd, got {self.kernel_size}, expected odd"
+            )
+        self.sigma_x = real_number("GaussianBlur", "sigma_x", sigma_x)
+        self.sigma_y = real_number("GaussianBlur", "sigma_y", sigma_y)
         self.border_mode = border_mode
         self._mode = _border("GaussianBlur", "border_mode", border_mode)
         sigmas = (sigma_y or sigma_x, sigma_x)
@@ -283,11 +285,9 @@ class Dilation(Module):
         border_value: float = 0.0,
     ) -> None:
         super().__init__()
-        if iterations < 0:
-            raise AttrError(f"Dilation: iterations must not be negative, got {iterations}")
-        self.iterations = iterations
+        self.iterations = whole("Dilation", "iterations", iterations, 0)
         self.border_type = border_type
-        self.border_value = border_value
+        self.border_value = real_number("Dilation", "border_value", border_value)
         self._mode = _border("Dilation", "border_type", border_type)
 
     def forward(self, inp: Tensor, kernel: Any = None) -> Tensor:

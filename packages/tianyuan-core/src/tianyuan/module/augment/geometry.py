@@ -8,7 +8,7 @@ import numpy as np
 
 from ... import functional as F
 from ...errors import AttrError, ShapeError
-from ...functional.arguments import choice
+from ...functional.arguments import choice, extents, real_number
 from ...imperative.tensor import Tensor
 from ...shapes import format_shape
 from ..module import Module
@@ -98,7 +98,7 @@ class Rotate(Module):
         self, angle: float = 0.0, format: str = "NCHW", interp_mode: str = "bilinear"
     ) -> None:
         super().__init__()
-        self.angle = angle
+        self.angle = real_number("Rotate", "angle", angle)
         self.format = format
         self.interp_mode = interp_mode
 
@@ -122,6 +122,7 @@ class Resize(Module):
 
     def __init__(self, size: Any, format: str = "NCHW", imode: str = "linear") -> None:
         super().__init__()
+        extents("Resize", "size", size, 1)
         self.size = size
         self.format = format
         self.imode = imode

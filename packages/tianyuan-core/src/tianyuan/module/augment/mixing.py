@@ -8,6 +8,7 @@ import numpy as np
 
 from ... import functional as F
 from ...errors import AttrError, DTypeError
+from ...functional.arguments import real_number
 from ...imperative.tensor import Tensor
 from .base import Random, images, like
 
@@ -22,9 +23,10 @@ class _Mixing(Random):
 
     def __init__(self, beta: float, seed: int | None = None) -> None:
         super().__init__(seed)
-        if not beta > 0:
-            raise AttrError(f"{type(self).__name__}: beta must be positive, got {beta}")
-        self.beta = beta
+        name = type(self).__name__
+        self.beta = real_number(name, "beta", beta)
+        if not self.beta > 0:
+            raise AttrError(f"{name}: beta is out of range, got {beta}, expected a number > 0")
 
     def _draw(self, count: int) -> tuple[float, Tensor]:
         """Return a share, and who is mixed with whom."""

@@ -6,6 +6,7 @@ import math
 from abc import abstractmethod
 from typing import Any
 
+from ...functional.arguments import real_number
 from ...imperative.tensor import Tensor
 from .base import Random, images, like
 
@@ -58,8 +59,8 @@ class _Located(AdditiveElemwise):
         seed: int | None = None,
     ) -> None:
         super().__init__(per_channel, seed=seed)
-        self.mean = mean
-        self.std = std
+        self.mean = real_number(type(self).__name__, "mean", mean)
+        self.std = real_number(type(self).__name__, "std", std, 0.0)
 
 
 class AdditiveGaussianNoise(_Located):
@@ -119,7 +120,7 @@ class AdditivePoissonNoise(AdditiveElemwise):
         self, lam: float = 1.0, per_channel: bool = False, seed: int | None = None
     ) -> None:
         super().__init__(per_channel, seed=seed)
-        self.lam = lam
+        self.lam = real_number("AdditivePoissonNoise", "lam", lam, 0.0)
 
     def sample(self, size: tuple[int, ...]) -> Tensor:
         """Return draws from Poisson(lam)."""
