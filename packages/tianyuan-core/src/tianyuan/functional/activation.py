@@ -144,8 +144,13 @@ def logsoftmax(inp: Tensor, axis: int | Sequence[int]) -> Tensor:
     >>> logsoftmax(Tensor([0.0, 0.0]), 0).numpy().round(3)
     array([-0.693, -0.693], dtype=float32)
     """
-    found = floating(tensor("logsoftmax", inp))
-    axes = shapes.normalize_axes("logsoftmax", axis, found.ndim)
+    return _log_softmax("logsoftmax", inp, axis)
+
+
+def _log_softmax(op: str, inp: Any, axis: Any) -> Tensor:
+    """Return the logarithm of softmax for ``op``, which errors name."""
+    found = floating(tensor(op, inp))
+    axes = shapes.normalize_axes(op, axis, found.ndim)
     if len(axes) == 1:
         return run("log_softmax", found, axis=axes[0])
     return elemwise.sub(found, run("logsumexp", found, axes=axes, keepdims=True))
@@ -169,7 +174,7 @@ def log_softmax(inp: Tensor, axis: int | Sequence[int] = -1) -> Tensor:
     >>> log_softmax(Tensor([0.0, 0.0])).numpy().round(3).tolist()
     [-0.6930000185966492, -0.6930000185966492]
     """
-    return logsoftmax(inp, axis)
+    return _log_softmax("log_softmax", inp, axis)
 
 
 def elu(inp: Tensor, alpha: float = 1.0) -> Tensor:
@@ -190,7 +195,7 @@ def selu(inp: Tensor) -> Tensor:
     >>> selu(Tensor([1.0])).numpy().round(4).tolist()
     [1.0506999492645264]
     """
-    return elemwise.mul(elu(inp, 1.6732632423543772), 1.0507009873554805)
+    return elemwise.mul(elu(tensor("selu", inp), 1.6732632423543772), 1.0507009873554805)
 
 
 def mish(inp: Tensor) -> Tensor:

@@ -46,7 +46,9 @@ def full(shape: Any, value: Any, *, dtype: Any = None, device: Any = None) -> Te
         return run("broadcast_to", filled, shape=extents)
     plain = value.item() if isinstance(value, np.generic) else value
     if not isinstance(plain, (bool, int, float)):
-        raise AttrError(f"full: value must be a number, got {type(value).__name__}")
+        raise AttrError(
+            f"full: value must be a number, got {type(value).__name__}, expected a number"
+        )
     if dtype is None:
         dtype = dtypes.promote_scalar(dtypes.as_dtype("bool"), scalar_kind(plain))
     want = dtypes.as_dtype(dtype)
@@ -67,7 +69,7 @@ def ones(shape: Any, *, dtype: Any = "float32", device: Any = None) -> Tensor:
     >>> ones((2,)).tolist()
     [1.0, 1.0]
     """
-    return full(shape, 1, dtype=dtype, device=device)
+    return full(_shape("ones", shape), 1, dtype=dtype, device=device)
 
 
 def zeros(shape: Any, *, dtype: Any = "float32", device: Any = None) -> Tensor:
@@ -76,7 +78,7 @@ def zeros(shape: Any, *, dtype: Any = "float32", device: Any = None) -> Tensor:
     >>> zeros((2,), dtype="int8").tolist()
     [0, 0]
     """
-    return full(shape, 0, dtype=dtype, device=device)
+    return full(_shape("zeros", shape), 0, dtype=dtype, device=device)
 
 
 def full_like(inp: Tensor, value: Any) -> Tensor:
@@ -94,7 +96,7 @@ def ones_like(inp: Tensor) -> Tensor:
     >>> ones_like(Tensor([3, 4])).tolist()
     [1, 1]
     """
-    return full_like(inp, 1)
+    return full_like(tensor("ones_like", inp), 1)
 
 
 def zeros_like(inp: Tensor) -> Tensor:
@@ -103,7 +105,7 @@ def zeros_like(inp: Tensor) -> Tensor:
     >>> zeros_like(Tensor([3.0])).tolist()
     [0.0]
     """
-    return full_like(inp, 0)
+    return full_like(tensor("zeros_like", inp), 0)
 
 
 def arange(

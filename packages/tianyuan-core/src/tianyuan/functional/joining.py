@@ -61,6 +61,7 @@ def stack(inps: Iterable[Tensor], axis: int = 0, device: Any = None) -> Tensor:
     if not all(same_shape(part.shape, parts[0].shape) for part in parts):
         got = ", ".join(shapes.format_shape(part.shape) for part in parts)
         raise ShapeError(f"stack: inputs must have one shape, got {got}, expected equal shapes")
+    axis = shapes.normalize_axis("stack", axis, parts[0].ndim + 1)
     return concat([expand_dims(part, axis) for part in parts], axis, device)
 
 
@@ -187,15 +188,16 @@ def roll(
         return run("reshape", roll(flat, shift, 0), shape=shape)
     shift, axis = numbers_of(shift), numbers_of(axis)
     shifts = list(shift) if isinstance(shift, Iterable) else [shift]
-    axes = list(axis) if isinstance(axis, Iterable) else [axis]
+    listed = list(axis) if isinstance(axis, Iterable) else [axis]
+    axes = [shapes.normalize_axis("roll", where, inp.ndim) for where in listed]
     shifts = shifts * len(axes) if len(shifts) == 1 else shifts
     if len(shifts) != len(axes):
         raise AttrError(
-            f"roll: got {len(shifts)} shifts for {len(axes)} axes, expected as many of both"
+            f"roll: shifts do not fit the axes, got {len(shifts)} for {len(axes)}, expected as "
+            "many of both"
         )
     rolled = run("copy", inp)
     for count, where in zip(shifts, axes, strict=True):
-        where = shapes.normalize_axis("roll", where, inp.ndim)
         extent = inp.shape[where]
         if int(extent) == 0 or int(count) % int(extent) == 0:
             continue

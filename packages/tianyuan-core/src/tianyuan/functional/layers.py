@@ -312,7 +312,7 @@ def unfold(
     >>> unfold(Tensor([[[[1, 2], [3, 4]]]]), (1, 2)).tolist()
     [[[1, 3], [2, 4]]]
     """
-    windows = sliding_window(inp, kernel_size, padding, stride, dilation)
+    windows = sliding_window(tensor("unfold", inp), kernel_size, padding, stride, dilation)
     n, c, oh, ow, kh, kw = windows.shape
     moved = run("transpose", windows, perm=(0, 1, 4, 5, 2, 3))
     return run("reshape", moved, shape=(n, c * kh * kw, oh * ow))

@@ -96,18 +96,19 @@ def cross(
     if axis is not None:
         axisa = axisb = axisc = axis
     left, right = same_dtype("cross", *tensors("cross", a, b))
+    axisa = shapes.normalize_axis("cross", axisa, left.ndim)
+    axisb = shapes.normalize_axis("cross", axisb, right.ndim)
+    place = shapes.normalize_axis("cross", axisc, max(left.ndim, right.ndim))
     x, y = _components(left, axisa), _components(right, axisb)
     parts = [
         elemwise.sub(elemwise.mul(x[i], y[j]), elemwise.mul(x[j], y[i]))
         for i, j in ((1, 2), (2, 0), (0, 1))
     ]
-    place = shapes.normalize_axis("cross", axisc, parts[0].ndim + 1)
     shape = (*parts[0].shape[:place], 1, *parts[0].shape[place:])
     return run("concat", *(run("reshape", part, shape=shape) for part in parts), axis=place)
 
 
 def _components(value: Tensor, axis: int) -> list[Tensor]:
-    axis = shapes.normalize_axis("cross", axis, value.ndim)
     if value.ndim == 0 or int(value.shape[axis]) != 3:
         raise ShapeError(
             f"cross: vectors must have 3 elements, got shape {shapes.format_shape(value.shape)} "

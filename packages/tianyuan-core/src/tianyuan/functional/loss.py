@@ -239,6 +239,7 @@ def smooth_l1_loss(
         raise AttrError(
             f"smooth_l1_loss: beta must not be negative, got {beta}, expected beta >= 0"
         )
+    pred, label = _pair("smooth_l1_loss", pred, label)
     if beta == 0:
         return l1_loss(pred, label, reduction)
     return elemwise.div(huber_loss(pred, label, reduction, beta), float(beta))

@@ -110,7 +110,7 @@ def transpose(inp: Tensor, pattern: Any) -> Tensor:
     [[1, 3], [2, 4]]
     """
     rank = tensor("transpose", inp).ndim
-    items = list(pattern)
+    items = list(pattern) if isinstance(pattern, Iterable) else [pattern]
     perm = tuple(shapes.normalize_axis("transpose", item, rank) for item in items if item != "x")
     if sorted(perm) != list(range(rank)):
         raise AttrError(

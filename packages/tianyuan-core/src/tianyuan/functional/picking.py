@@ -48,7 +48,7 @@ def where(mask: Tensor, x: Any = None, y: Any = None) -> Any:
     [1, 0]
     """
     if x is None and y is None:
-        return non_zero(mask, as_tuple=True)
+        return non_zero(tensor("where", mask, "mask"), as_tuple=True)
     if x is None or y is None:
         raise DTypeError("where: only one of x and y was given, expected both or none")
     if not dtypes.is_bool(tensor("where", mask, "mask").dtype):

@@ -87,7 +87,7 @@ def amax(inp: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     >>> amax(Tensor([[1, 2], [3, 4]]), axis=1).tolist()
     [2, 4]
     """
-    return _reduce("max", inp, axis, keepdims)
+    return max(inp, shapes.normalize_axes("amax", axis, tensor("amax", inp).ndim), keepdims)
 
 
 @accepts_keepdim
@@ -97,7 +97,7 @@ def amin(inp: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     >>> amin(Tensor([[1, 2], [3, 4]]), axis=1).tolist()
     [1, 3]
     """
-    return _reduce("min", inp, axis, keepdims)
+    return min(inp, shapes.normalize_axes("amin", axis, tensor("amin", inp).ndim), keepdims)
 
 
 @accepts_keepdim
@@ -107,8 +107,7 @@ def var(inp: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     >>> var(Tensor([1.0, 3.0])).item()
     1.0
     """
-    inp = floating(tensor("var", inp))
-    return mean(elemwise.square(elemwise.sub(inp, mean(inp, axis, True))), axis, keepdims)
+    return _var("var", inp, axis, keepdims)
 
 
 @accepts_keepdim
@@ -118,7 +117,14 @@ def std(inp: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     >>> std(Tensor([1.0, 3.0])).item()
     1.0
     """
-    return _root(var(inp, axis, keepdims))
+    return _root(_var("std", inp, axis, keepdims))
+
+
+def _var(op: str, inp: Any, axis: Axes, keepdims: bool) -> Tensor:
+    """Return the variance for ``op``, which errors name."""
+    inp = floating(tensor(op, inp))
+    axes = shapes.normalize_axes(op, axis, inp.ndim)
+    return mean(elemwise.square(elemwise.sub(inp, mean(inp, axes, True))), axes, keepdims)
 
 
 def _root(value: Tensor) -> Tensor:
@@ -184,8 +190,14 @@ def norm(
     >>> norm(Tensor([3.0, 4.0])).item()
     5.0
     """
-    inp = floating(tensor("norm", inp))
-    order = 2.0 if ord is None else float(real_number("norm", "ord", ord))
+    return _norm("norm", inp, ord, axis, keepdims)
+
+
+def _norm(op: str, inp: Any, ord: Any, axis: Any, keepdims: bool) -> Tensor:
+    """Return the norm for ``op``, which errors name."""
+    inp = floating(tensor(op, inp))
+    axis = shapes.normalize_axes(op, axis, inp.ndim)
+    order = 2.0 if ord is None else float(real_number(op, "ord", ord))
     if order == 0:
         return cast(Tensor, sum(elemwise.not_equal(inp, 0), axis, keepdims).cast(inp.dtype))
     if order == 2:
@@ -211,7 +223,7 @@ def normalize(
     >>> normalize(Tensor([0.0, 4.0])).tolist()
     [0.0, 1.0]
     """
-    size = norm(inp, ord, axis, keepdims=axis is not None)
+    size = _norm("normalize", inp, ord, axis, axis is not None)
     return elemwise.div(inp, elemwise.clip(size, lower=eps))
 
 

@@ -49,6 +49,7 @@ def sync_batch_norm(
     [[-1.0], [1.0]]
     """
     op = "sync_batch_norm"
+    tensor(op, inp)
     mode = choice(op, "eps_mode", str(eps_mode).lower(), ("additive", "max"))
     alone = not training or _size(group) == 1
     if alone and mode == "additive":
