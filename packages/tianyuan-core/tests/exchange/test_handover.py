@@ -213,6 +213,24 @@ def test_memory_is_given_back() -> None:
     assert holders() == alone
 
 
+def test_what_a_taker_refuses_is_given_back_without_a_word() -> None:
+    """numpy drops the capsule while its own error is on its way, which must arrive."""
+    tensor = Tensor(np.array([1.5, -2], ml_dtypes.bfloat16))
+    alone = sys.getrefcount(tensor._data)
+    with pytest.raises((RuntimeError, BufferError), match="dtype"):
+        np.from_dlpack(tensor)
+    assert sys.getrefcount(tensor._data) == alone
+    capsule = tensor.__dlpack__()
+    with pytest.raises(ZeroDivisionError):
+        _fails_with(capsule)
+    assert from_dlpack(capsule).tolist() == [1.5, -2]
+
+
+def _fails_with(capsule: Any) -> None:
+    dropped = Tensor([1.0]).__dlpack__(), capsule
+    raise ZeroDivisionError(len(dropped))
+
+
 def test_python_ends_while_memory_is_lent() -> None:
     code = (
         "import numpy as np, tianyuan as ty\n"

@@ -43,6 +43,7 @@ _DTYPES = {
 _KINDS = {name: kind for kind, name in _DTYPES.items()}
 _READ_ONLY, _COPIED = 1, 2  # flags
 _VERSIONED, _PLAIN = b"dltensor_versioned", b"dltensor"
+_VERSIONS = tuple(map(int, np.__version__.split(".")[:2])) >= (2, 1)  # numpy makes both kinds
 _USED = {_VERSIONED: b"used_dltensor_versioned", _PLAIN: b"used_dltensor"}
 
 
@@ -73,13 +74,11 @@ def _python(name: str, result: Any, *arguments: Any) -> Any:
     return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
 
 
-_capsule_new = _python("PyCapsule_New", ctypes.py_object, c_void_p, c_char_p, c_void_p)
 _capsule_pointer = _python("PyCapsule_GetPointer", c_void_p, ctypes.py_object, c_char_p)
 _capsule_is = _python("PyCapsule_IsValid", ctypes.c_int, ctypes.py_object, c_char_p)
 _capsule_rename = _python("PyCapsule_SetName", ctypes.c_int, ctypes.py_object, c_char_p)
-# A destructor must not touch the count of a capsule that is going away: plain addresses here.
-_dying_is = _python("PyCapsule_IsValid", ctypes.c_int, c_void_p, c_char_p)
-_dying_pointer = _python("PyCapsule_GetPointer", c_void_p, c_void_p, c_char_p)
+for _name in _USED.values():  # capsules point to their names, also while Python ends
+    _python("Py_IncRef", None, ctypes.py_object)(_name)
 
 
 class _Borrowed:
@@ -167,6 +166,10 @@ def lent_capsule(
 ) -> Any:
     """Return a capsule of an array on the host, as ``__dlpack__`` of the array API asks for it.
 
+    numpy makes the capsule, of unsigned integers where it cannot hand the dtype over, and the
+    dtype is put right in it: whatever frees a capsule may run while an exception is on its way or
+    Python ends, and so must be C. Before numpy 2.1 there are only capsules without a version.
+
     Raises:
         BufferError: where another device is asked for, or a capsule without version for memory
             that may only be read.
@@ -175,59 +178,22 @@ def lent_capsule(
         raise BufferError(f"Tensor.__dlpack__: stream must be None on the CPU, got {stream}")
     if dl_device is not None and tuple(map(int, dl_device)) != _CPU:
         raise BufferError(f"Tensor.__dlpack__: the data lies on {_CPU}, got device {dl_device}")
-    versioned = max_version is not None and max_version[0] >= 1
+    versioned = max_version is not None and max_version[0] >= 1 and _VERSIONS
     array = array.copy() if copy else array
-    read_only = not array.flags.writeable
-    if read_only and not versioned:
+    if not array.flags.writeable and not versioned:
         raise BufferError(
             "Tensor.__dlpack__: the memory may only be read, which only capsules of version 1 say; "
             "expected max_version=(1, 0) or copy=True"
         )
-    managed: Any = _ManagedVersioned(major=1) if versioned else _Managed()
-    if versioned:
-        managed.flags = (_READ_ONLY if read_only else 0) | (_COPIED if copy else 0)
-    _describe(managed.tensor, array)
-    managed.deleter = ctypes.cast(_take_back, c_void_p)
-    address = ctypes.addressof(managed)
-    _lent[address] = (managed, array)
-    name = _VERSIONED if versioned else _PLAIN
-    return _capsule_new(address, name, ctypes.cast(_drop_unused, c_void_p))
-
-
-def _describe(tensor: Any, array: np.ndarray) -> None:
-    extents = c_int64 * max(array.ndim, 1)
-    tensor.data, (tensor.device_type, tensor.device_id) = array.ctypes.data, _CPU
-    tensor.ndim, tensor.lanes = array.ndim, 1
-    tensor.code, tensor.bits = _KINDS[array.dtype.name]
-    tensor.shape = extents(*array.shape)
-    tensor.strides = extents(*(stride // array.itemsize for stride in array.strides))
-
-
-# What others use: structs and arrays by the address of the struct.
-_lent: dict[int, tuple[Any, np.ndarray]] = {}
-
-
-# Takers may give memory back while Python ends, when this module's names are gone: what the two
-# functions need are their own arguments, and what capsules point to is never freed.
-def _take(address: int, lent: dict[int, Any] = _lent) -> None:
-    lent.pop(address, None)
-
-
-def _drop(
-    capsule: int,
-    lent: dict[int, Any] = _lent,
-    names: tuple[bytes, ...] = (_VERSIONED, _PLAIN),
-    holds: Any = _dying_is,
-    pointer: Any = _dying_pointer,
-) -> None:
-    for name in names:
-        if holds(capsule, name):
-            lent.pop(pointer(capsule, name), None)
-
-
-_take_back, _drop_unused = _Deleter(_take), _Deleter(_drop)
-for _pointed_to in (_take_back, _drop_unused, *_USED, *_USED.values()):
-    _python("Py_IncRef", None, ctypes.py_object)(_pointed_to)
+    carrier = array if array.dtype.kind in "iufc" else array.view(f"u{array.itemsize}")
+    asked: dict[str, Any] = {"max_version": (1, 0)} if versioned else {}
+    capsule = carrier.__dlpack__(**asked)
+    kind, name = (_ManagedVersioned, _VERSIONED) if versioned else (_Managed, _PLAIN)
+    managed: Any = kind.from_address(_capsule_pointer(capsule, name))
+    managed.tensor.code, managed.tensor.bits = _KINDS[array.dtype.name]
+    if versioned and copy:
+        managed.flags |= _COPIED
+    return capsule
 
 
 __all__ = ["HOSTS", "borrowed_array", "expect_host", "lent_capsule"]
