@@ -62,10 +62,10 @@ TY_INLINE void store_operands(int16_t *to, vi whole, int32_t, int64_t count) {
 }
 #endif
 
-// Divides rows by the scale into rows of operands whose length is a multiple of four.
+// Divides rows by the scale into rows of operands, filled up with zeros.
 void quantise_rows(const ty_ctx *ctx, Operand *to, const float *x, int64_t rows, int64_t k,
                    float scale, int32_t zero) {
-  const int64_t stride = q8_up(k, 4);
+  const int64_t stride = q8_row_room(q8_ceil(k, 4));
   const vf divisor = vset1(scale), lower = vset1(static_cast<float>(-zero));
   const vf upper = vset1(static_cast<float>(255 - zero));
   ty_parallel(ctx, rows, 1 + GRAIN / (k + 1), [&](int64_t begin, int64_t end, int32_t) {
@@ -112,7 +112,8 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
     multiplier[o] = o < n ? scales[o] * scale : 0.0f;
     add[o] = o < n && given != nullptr ? given[o] : 0.0f;
   }
-  Operand *operands = static_cast<Operand *>(scratch.take(rows * k4 * 4 * sizeof(Operand)));
+  Operand *operands =
+      static_cast<Operand *>(scratch.take(rows * q8_row_room(k4) * sizeof(Operand)));
   quantise_rows(ctx, operands, x, rows, k, scale, zero);
   const int8_t *weight = static_cast<const int8_t *>(inputs[1].data);
   if (!packed) {
@@ -121,10 +122,10 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
     weight = own;
   }
   q8_fold_zero(bias, nullptr, weight, n, k4, k, q8_zero(Operand(), zero, false));
-  const Q8Run terms = {0, k4};
+  const Q8Run terms = {0, q8_row_room(k4) / 4};
   Q8Plan p = {};
   p.x = operands;
-  p.pixel = k4 * 4;
+  p.pixel = q8_row_room(k4);
   p.row = p.image = rows * p.pixel;
   p.n = p.oh = p.n_runs = 1;
   p.ow = rows;

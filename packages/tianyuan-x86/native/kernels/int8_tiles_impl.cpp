@@ -124,6 +124,12 @@ __attribute__((noinline)) void finish(const Q8Plan &p, const Positions &all, Wai
       finish_narrow<1>(p, all, w, count);
     return;
   }
+  if (all.row == all.pixels) {  // pixels follow each other
+    q8_finish_rows(p, w.sums + w.done * w.blocks * 16, count, w.blocks, w.pixel, w.o);
+    w.done += count;
+    w.pixel += count;
+    return;
+  }
   for (int i = 0; i < count; ++i) {
     const int32_t *sums = w.sums + w.done * w.blocks * 16;
     const int64_t pixel = next_pixel(all, w);

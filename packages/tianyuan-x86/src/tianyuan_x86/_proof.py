@@ -10,6 +10,7 @@ from tianyuan import registry
 from tianyuan.imperative.dispatch import bind_kernel, empty, logical
 from tianyuan.kernel import PLAIN, Call, Kernel
 from tianyuan.op import TensorSpec
+from tianyuan.ops.quantized_linear import LinearDynamic
 from tianyuan.ops.quantized_product import Conv2dQuantized, MatmulQuantized
 from tianyuan.ops.reference import evaluate
 
@@ -42,7 +43,7 @@ def disproof(kernels: Iterable[Kernel]) -> str | None:
             wrong = int((got != want[0]).sum())
             if wrong:
                 shapes = " and ".join(str(spec.shape) for spec in call.inputs[:2])
-                return f"{kernel.name} gave {wrong} of {got.size} wrong integers for {shapes}"
+                return f"{kernel.name} gave {wrong} of {got.size} wrong numbers for {shapes}"
         if not ran and any(call.op.name == kernel.op for call, _, _ in prepared):
             return f"{kernel.name} serves no call that could prove it"
     return None
@@ -73,6 +74,9 @@ def _calls() -> Iterator[tuple[Call, list[np.ndarray]]]:
         x, w = _bytes(rng, (35, 68), dtype), _bytes(rng, (68, 50), "int8")
         w = np.ascontiguousarray(w.T) if transposed else w
         yield _call("matmul_quantized", [x, w, _bytes(rng, (35, 50), "int8")], product)
+    floats = rng.standard_normal((35, 68)).astype(np.float32)
+    scales = rng.uniform(0.5, 2.0, 50).astype(np.float32)
+    yield _call("linear_dynamic", [floats, _bytes(rng, (50, 68), "int8"), scales], LinearDynamic())
 
 
 def _bytes(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:

@@ -34,7 +34,7 @@ from tianyuan_x86.kernels import all_kernels
 ops.register_all()
 
 NATIVE = Path(__file__).parents[2] / "native"
-KERNELS = ("conv", "matmul")
+KERNELS = ("conv", "matmul", "linear_dynamic")
 FILES = (*(f"int8_{name}" for name in KERNELS), "int8_tiles_impl", "int8_gather_impl",
          "int8_operands_impl")  # fmt: skip
 FLAGS = [
@@ -117,7 +117,8 @@ def registered(kernels: list[Kernel]) -> Iterator[None]:
 def test_kernels_agree_with_references(kernels: list[Kernel]) -> None:
     """The conformance kit's cases give the references' integers, and do so on any threads."""
     assert {kernel.isa for kernel in kernels} == {"amx"}
-    assert {kernel.op for kernel in kernels} == {"conv2d_quantized", "matmul_quantized"}
+    products = {"conv2d_quantized", "matmul_quantized", "linear_dynamic"}
+    assert {kernel.op for kernel in kernels} == products
     for kernel in kernels:
         suite.test_kernel_agrees_with_reference(kernel)
         suite.test_kernel_is_repeatable(kernel)
@@ -253,7 +254,7 @@ def test_a_tier_that_computes_wrong_numbers_is_named(kernels: list[Kernel]) -> N
 
     why = disproof([*kernels, replace(direct, run=off_by_one)])
     assert why is not None
-    assert re.match(r"conv2d_q8__amx_direct gave \d+ of \d+ wrong integers for", why)
+    assert re.match(r"conv2d_q8__amx_direct gave \d+ of \d+ wrong numbers for", why)
 
 
 def test_a_faulty_tier_is_refused_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
