@@ -10,6 +10,7 @@ from tianyuan import ops, registry
 from tianyuan.graph.compile import compile_graph
 from tianyuan.graph.graph import Graph, Value
 from tianyuan.graph.options import Options
+from tianyuan.imperative import dispatch
 from tianyuan.imperative.dispatch import run_kernel
 from tianyuan.kernel import Call, Kernel
 from tianyuan.op import TensorSpec
@@ -179,6 +180,37 @@ def test_conversions_with_a_scale_per_channel(
     for each in found:
         (got,) = run_kernel(each, call, [want])
         np.testing.assert_array_equal(got, centred * scales.reshape(along), err_msg=each.name)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize(
+    ("c", "o", "groups", "pad"),
+    [(3, 3, 3, 0), (4, 4, 4, 1), (6, 4, 2, 0), (20, 17, 1, 0), (24, 24, 24, 0), (68, 40, 1, 1)],
+)
+def test_convolutions_stay_inside_of_their_workspace(
+    monkeypatch: pytest.MonkeyPatch, c: int, o: int, groups: int, pad: int, dtype: str
+) -> None:
+    guarded = []
+
+    def with_guard(shape: tuple[int, ...], kind: np.dtype) -> np.ndarray:
+        if len(shape) > 1:
+            return plain(shape, kind)
+        whole = plain((shape[0] + 65536,), kind)
+        whole[shape[0] :] = 171
+        guarded.append(whole[shape[0] :])
+        return whole[: shape[0]]
+
+    plain = dispatch.empty
+    monkeypatch.setattr(dispatch, "empty", with_guard)
+    x = np.ones((1, c, 7, 9), dtype)
+    arrays = [x, np.ones((o, c // groups, 3, 3), np.int8), np.ones(o, np.int32)]
+    attrs = conv_attrs(x_zero_point=3, padding=(pad,) * 4, groups=groups)
+    call = call_of("conv2d_quantized", arrays, attrs)
+    for each in kernels_for(call):
+        guarded.clear()
+        run_kernel(each, call, arrays)
+        assert guarded
+        assert all((guard == 171).all() for guard in guarded), each.name
 
 
 @pytest.mark.parametrize("factor", [0.25, 3.0, 1e9])

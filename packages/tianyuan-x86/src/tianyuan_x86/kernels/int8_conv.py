@@ -66,9 +66,10 @@ def _depthwise_reason(unbiased: bool, call: Call) -> str | None:
     return symmetric_reason(unbiased, call)
 
 
-def _copy_bytes(tier: str, call: Call) -> int:
+def _copy_bytes(tier: str, call: Call, by_channel: bool = False) -> int:
+    """Count the bytes of a padded copy; ``by_channel`` where no terms are read in fours."""
     g, (top, left, bottom, right) = geo.geometry(call), call.attrs.padding
-    whole = g.groups == 1 or g.is_depthwise or g.c // g.groups % 4 == 0
+    whole = by_channel or g.groups == 1 or g.c // g.groups % 4 == 0
     as_stored = tier == "amx" or (tier == "vnni" and call.inputs[0].dtype.name == "uint8")
     if as_stored and whole and not any(call.attrs.padding):
         return 0  # the image is read in place
@@ -119,7 +120,11 @@ def direct_cost(tier: str, call: Call) -> float:
 def _depthwise_workspace(call: Call) -> int:
     g = geo.geometry(call)
     offsets = geo.round_up(32 * q8.depthwise_fours(call.inputs[1].shape), 64)
-    return offsets + 2 * q8.table_bytes(geo.round_up(g.c, 64)) + _copy_bytes("vnni", call)
+    return (
+        offsets
+        + 2 * q8.table_bytes(geo.round_up(g.c, 64))
+        + _copy_bytes("vnni", call, by_channel=True)
+    )
 
 
 def _cost(tier: str, packs: bool, call: Call) -> float:
