@@ -9,7 +9,7 @@ namespace {
 
 // bottleneck.py knows the same: floats of wide planes that a band keeps, unless one row needs more,
 // and up to which threads share the whole plane that is projected.
-enum { WIDE_FLOATS = 96 * 1024, SHARED_FLOATS = 160 * 1024 };
+enum { WIDE_FLOATS = 108 * 1024, SHARED_FLOATS = 160 * 1024 };
 
 // One pointwise convolution over neighbouring pixels; distances in floats.
 struct Pointwise {

@@ -11,7 +11,7 @@ from . import _conv_geometry as geo
 from .layouts import activation_layout, depthwise_layout, weight_layout
 
 # WIDE_FLOATS and SHARED_FLOATS of bottleneck.cpp: what a band keeps, what threads share.
-_WIDE, _SHARED = 96 * 1024, 160 * 1024
+_WIDE, _SHARED = 108 * 1024, 160 * 1024
 _MOST_ROWS = 8  # rows of a depthwise kernel (DEPTHWISE_ROWS of depthwise.hpp)
 _RECORD = 24  # bytes of a tile segment
 _START = 3e-6  # seconds to enter the kernel and fill its tables
