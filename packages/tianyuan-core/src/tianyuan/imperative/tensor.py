@@ -178,6 +178,12 @@ class Tensor(Methods):
         array = self.numpy()
         return array if dtype is None else array.astype(dtype)
 
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Let numpy's functions compute on the values of tensors; they return arrays."""
+        from .numpyfunctions import on_arrays
+
+        return on_arrays(func, types, args, kwargs)
+
     def __dlpack__(self, *, stream: Any = None, **kwargs: Any) -> Any:
         """Return a DLPack capsule that shares memory with this tensor.
 
