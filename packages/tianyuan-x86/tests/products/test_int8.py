@@ -116,34 +116,51 @@ def test_convolution_is_exact_at_the_ends_of_the_range(
         (48, 96, 3, 3, 1, "uint8"),
         (15, 10, 3, 5, 1, "int8"),
         (72, 72, 3, 72, 2, "uint8"),
+        (70, 70, 3, 70, 1, "int8"),
+        (17, 17, 5, 17, 1, "uint8"),
     ],
 )
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("least", [-128, -127])
 @pytest.mark.parametrize("residual", [False, True])
 def test_convolution_with_zero_points_of_weights(
-    c: int, o: int, kernel: int, groups: int, stride: int, dtype: str, residual: bool
+    c: int,
+    o: int,
+    kernel: int,
+    groups: int,
+    stride: int,
+    dtype: str,
+    residual: bool,
+    least: int,
+    bias: bool,
 ) -> None:
     """A zero point per output channel, at both ends of its range, on every instruction set."""
     rng = np.random.default_rng(c * o)
     info = np.iinfo(dtype)
     x = rng.choice([info.min, info.max], (2, c, 9, 10)).astype(dtype)
     w = rng.choice([-128, 127], (o, c // groups, kernel, kernel)).astype(np.int8)
-    zeros = rng.choice([-128, -3, 0, 127], o)
+    zeros = rng.choice([least, -3, 0, 127], o)
     zero, pad = (7 if dtype == "int8" else 129), kernel // 2
     attrs = conv_attrs(
         x_zero_point=zero, padding=(pad,) * 4, groups=groups, stride=(stride, stride),
-        w_zero_points=tuple(map(int, zeros)), has_bias=False, has_residual=residual,
+        w_zero_points=tuple(map(int, zeros)), has_bias=bias, has_residual=residual,
     )  # fmt: skip
     centred = w.astype(np.int64) - zeros[:, None, None, None]
     sums = direct_sums(x.astype(np.int64) - zero, centred, groups, pad, stride)
     arrays = [x, w]
+    if bias:
+        arrays.append(rng.integers(-(2**20), 2**20, o).astype(np.int32))
+        sums += arrays[2][:, None, None]
     values = sums.astype(np.float32) * np.float32(2.0**-12)
     if residual:
         arrays.append(rng.integers(-128, 128, sums.shape).astype(np.int8))
-        values = values + arrays[2].astype(np.float32)
+        values = values + arrays[-1].astype(np.float32)
     want = np.clip(np.rint(values), -128, 127).astype(np.int8)
     call = call_of("conv2d_quantized", arrays, attrs)
     found = kernels_for(call)
     assert {kernel.isa for kernel in found} >= {"avx2"}
+    depthwise = groups == c and least > -128 and (bias or not residual)
+    assert any("depthwise" in kernel.name for kernel in found) == depthwise
     for each in found:
         (got,) = run_kernel(each, call, arrays)
         np.testing.assert_array_equal(got, want, err_msg=each.name)

@@ -63,7 +63,9 @@ def _depthwise_reason(unbiased: bool, call: Call) -> str | None:
             f"serves more than 4 groups of one channel, got {g.c} and {g.o} channels "
             f"in {g.groups} groups"
         )
-    return symmetric_reason(unbiased, call)
+    if min(call.attrs.w_zero_points) == -128:
+        return "serves weights whose zero points are above -128"
+    return form_reason(unbiased, call)
 
 
 def _copy_bytes(tier: str, call: Call, by_channel: bool = False) -> int:
@@ -119,12 +121,12 @@ def direct_cost(tier: str, call: Call) -> float:
 
 def _depthwise_workspace(call: Call) -> int:
     g = geo.geometry(call)
-    offsets = geo.round_up(32 * q8.depthwise_fours(call.inputs[1].shape), 64)
-    return (
-        offsets
-        + 2 * q8.table_bytes(geo.round_up(g.c, 64))
-        + _copy_bytes("vnni", call, by_channel=True)
-    )
+    fours, room = q8.depthwise_fours(call.inputs[1].shape), geo.round_up(g.c, 64)
+    size = 2 * q8.table_bytes(room) + _copy_bytes("vnni", call, by_channel=True)
+    if q8.nonzero_weight_points(call):  # each tap is there twice
+        fours *= 2
+        size += room * (fours + 1) * 4
+    return size + geo.round_up(32 * fours, 64)
 
 
 def _cost(tier: str, packs: bool, call: Call) -> float:
@@ -165,7 +167,8 @@ def _tile_cost(packs: bool, call: Call) -> float:
 
 def _depthwise_cost(tier: str, call: Call) -> float:
     g = geo.geometry(call)
-    return _START + _spread(call, g, g.flops / _DEPTHWISE_RATE[tier])
+    flops = g.flops * (2.5 if q8.nonzero_weight_points(call) else 1.0)
+    return _START + _spread(call, g, flops / _DEPTHWISE_RATE[tier])
 
 
 def _spread(call: Call, g: geo.Geometry, seconds: float) -> float:

@@ -126,6 +126,8 @@ def _convs() -> Iterator[Case]:
     yield conv((1, 7, 9, 9), (5, 7, 3, 2), stride=(2, 3), padding=(2, 0, 1, 3))
     yield conv((1, 20, 5, 5), (6, 20, 3, 3), w_zero=-7, **three)
     yield conv((1, 20, 5, 5), (6, 20, 3, 3), "int8", w_zero=11, per_channel=False, **three)
+    yield conv((2, 19, 9, 7), (19, 1, 3, 3), w_zero=-99, groups=19, residual=True, **three)
+    yield conv((1, 70, 6, 5), (70, 1, 5, 2), "int8", w_zero=31, groups=70, stride=(1, 2))
     yield conv((1, 16, 6, 6), (16, 16, 3, 3), lower=3, upper=99, residual=True, **three)
     yield conv((1, 16, 6, 6), (16, 16, 3, 3), dtype="uint8", lower=121, zero_point=121, **three)
     yield conv((0, 4, 6, 6), (4, 4, 3, 3))
