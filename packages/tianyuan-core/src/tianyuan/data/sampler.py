@@ -397,4 +397,6 @@ def _numbers(weights: Any) -> np.ndarray:
 
 
 def _indices(op: str, indices: Sequence[int] | None, length: int) -> Sequence[int]:
-    return range(length) if indices is None else extents(op, "indices", list(indices), None)
+    if indices is None:
+        return range(length)
+    return list(extents(op, "indices", list(indices), None))
