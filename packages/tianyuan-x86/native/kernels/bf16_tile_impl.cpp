@@ -88,7 +88,7 @@ TY_INLINE void fetch_rows(const PairTile *t) {
 
 template <int KIND, int HALVES, int ROWS, int VECTORS>
 void run_tile(const PairTile *t) {
-  enum { PER_HALF = ROWS / HALVES, BASES = (ROWS + 2) / 3 };
+  enum { PER_HALF = ROWS / HALVES, BASES = KIND == PAIR_BLOCKS ? HALVES : (ROWS + 2) / 3 };
   vf c[ROWS][VECTORS];
   const int64_t a_row = t->a_row, b_step = t->b_step, b_next = t->b_next;
 #pragma GCC unroll 2

@@ -28,7 +28,7 @@ def _run(kernel: Kernel, call: Call, arrays: Sequence[np.ndarray]) -> list[np.nd
     forms = kernel.layouts
     inputs = [_packed(forms.of_input(i), array) for i, array in enumerate(arrays)]
     outputs = [
-        np.full(_extents(forms.of_output(i), spec.shape), np.nan, spec.dtype)
+        np.full(_extents(forms.of_output(i), spec.shape), _unlikely(spec.dtype), spec.dtype)
         for i, spec in enumerate(call.outputs)
     ]
     size = kernel.workspace(call)
@@ -49,9 +49,15 @@ def _run(kernel: Kernel, call: Call, arrays: Sequence[np.ndarray]) -> list[np.nd
             continue
         layout = registry.get_layout(name)
         value = layout.unpack(data, spec.shape)
-        np.testing.assert_array_equal(layout.pack(value), data, f"{kernel.name}: padding lanes")
+        if layout.padding == "zero":
+            np.testing.assert_array_equal(layout.pack(value), data, f"{kernel.name}: padding lanes")
         found.append(value)
     return found
+
+
+def _unlikely(dtype: np.dtype[Any]) -> float:
+    """Return what shows where a result was not written."""
+    return 77 if dtype.kind in "iu" else np.nan
 
 
 def _packed(layout: str, array: np.ndarray) -> np.ndarray:

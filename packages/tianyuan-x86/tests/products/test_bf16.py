@@ -33,6 +33,7 @@ SHAPES: tuple[tuple[tuple[int, ...], int, tuple[int, int], Conv2d], ...] = (
     ((1, 3, 64, 61), 64, (7, 7), Conv2d((2, 2), (3, 3, 3, 3))),
     ((4, 1, 28, 28), 6, (5, 5), Conv2d(padding=(2, 2, 2, 2))),
     ((2, 4, 9, 30), 17, (3, 4), Conv2d((1, 3), (0, 2, 1, 0))),
+    ((2, 33, 13, 1), 40, (3, 3), Conv2d(padding=ONE)),
     ((2, 64, 11, 11), 96, (3, 3), Conv2d((1, 1), ONE, (1, 1), 2)),
     ((2, 30, 9, 8), 42, (1, 1), Conv2d(groups=3)),
     ((2, 50, 31, 33), 50, (3, 3), Conv2d((1, 1), ONE, (1, 1), 50)),
@@ -97,7 +98,7 @@ def test_convolutions_against_float64(index: int, call_of: Any, run: Any) -> Non
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("index", [3, 5, 9, 10])
+@pytest.mark.parametrize("index", [3, 5, 8, 10, 11])
 def test_epilogues_are_computed_before_rounding(
     index: int, activation: str, call_of: Any, run: Any
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,10 +82,12 @@ def call_of(name: str, arrays: list[np.ndarray], attrs: object, threads: int = 2
         (15, 10, 3, 5, 1, "uint8"),
         (72, 72, 3, 72, 2, "uint8"),
         (130, 130, 5, 130, 1, "int8"),
+        (3, 3, 1, 3, 1, "uint8"),
+        (0, 17, 3, 1, 1, "uint8"),
     ],
 )
 def test_convolution_is_exact_at_the_ends_of_the_range(
-    c: int, o: int, kernel: int, groups: int, stride: int, dtype: str
+    c: int, o: int, kernel: int, groups: int, stride: int, dtype: str, run: Any
 ) -> None:
     """Products of the largest values do not saturate on the way into the sum."""
     rng = np.random.default_rng(c + o)
@@ -103,7 +106,7 @@ def test_convolution_is_exact_at_the_ends_of_the_range(
     found = kernels_for(call)
     assert {kernel.isa for kernel in found} >= {"avx2"}
     for each in found:
-        (got,) = run_kernel(each, call, [x, w, bias])
+        (got,) = run(each, call, [x, w, bias])
         np.testing.assert_array_equal(got, want, err_msg=each.name)
 
 
@@ -118,6 +121,7 @@ def test_convolution_is_exact_at_the_ends_of_the_range(
         (72, 72, 3, 72, 2, "uint8"),
         (70, 70, 3, 70, 1, "int8"),
         (17, 17, 5, 17, 1, "uint8"),
+        (72, 72, 1, 72, 2, "uint8"),
     ],
 )
 @pytest.mark.parametrize("bias", [False, True])
@@ -133,6 +137,7 @@ def test_convolution_with_zero_points_of_weights(
     residual: bool,
     least: int,
     bias: bool,
+    run: Any,
 ) -> None:
     """A zero point per output channel, at both ends of its range, on every instruction set."""
     rng = np.random.default_rng(c * o)
@@ -162,7 +167,7 @@ def test_convolution_with_zero_points_of_weights(
     depthwise = groups == c and least > -128 and (bias or not residual)
     assert any("depthwise" in kernel.name for kernel in found) == depthwise
     for each in found:
-        (got,) = run_kernel(each, call, arrays)
+        (got,) = run(each, call, arrays)
         np.testing.assert_array_equal(got, want, err_msg=each.name)
 
 

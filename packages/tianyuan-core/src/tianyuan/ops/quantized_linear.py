@@ -121,7 +121,9 @@ def packed_int4(integers: np.ndarray) -> np.ndarray:
 
 def unpacked_int4(stored: np.ndarray, count: int) -> np.ndarray:
     """Return the integers -8..7 (out, count) of bytes."""
-    both = np.stack([stored & 15, stored >> 4], axis=-1).reshape(stored.shape[0], -1)
+    both = np.stack([stored & 15, stored >> 4], axis=-1).reshape(
+        stored.shape[0], 2 * stored.shape[1]
+    )
     return np.asarray(both[:, :count].astype(np.int8) - np.int8(8))
 
 

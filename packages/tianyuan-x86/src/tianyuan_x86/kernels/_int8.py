@@ -105,10 +105,11 @@ def pack_panels(matrix: np.ndarray) -> np.ndarray:
         part, rows = packed[block : block + step], matrix[16 * block : 16 * (block + step)]
         padded = np.zeros((16 * part.shape[0], taps, round_up(c, 4)), matrix.dtype)
         padded[: rows.shape[0], :, :c] = rows
-        _as_words(part)[:, :fours] = _as_words(padded.reshape(-1, 16, fours, 4)).swapaxes(1, 2)
+        split = padded.reshape(part.shape[0], 16, fours, 4)
+        _as_words(part)[:, :fours] = _as_words(split).swapaxes(1, 2)
         if matrix.dtype.itemsize == 1:
-            sums = padded.reshape(part.shape[0], 16, -1).sum(axis=2, dtype=np.int32)
-            _as_words(part)[:, -1] = sums
+            sums = padded.sum(axis=(1, 2), dtype=np.int32)
+            _as_words(part)[:, -1] = sums.reshape(-1, 16)
         else:  # integers of 8 bits only are ever summed
             part[:, -1] = 0
     return packed
@@ -122,7 +123,7 @@ def _as_words(fours: np.ndarray) -> np.ndarray:
 def unpack_panels(array: np.ndarray, o: int, taps: int, c: int) -> np.ndarray:
     """Return (outputs, taps, terms) without the sums."""
     split = array[:, : taps * -(-c // 4)].transpose(0, 2, 1, 3)
-    rows: np.ndarray = split.reshape(array.shape[0] * 16, taps, -1)[:o, :, :c]
+    rows: np.ndarray = split.reshape(array.shape[0] * 16, taps, round_up(c, 4))[:o, :, :c]
     return rows
 
 

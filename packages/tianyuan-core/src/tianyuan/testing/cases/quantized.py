@@ -166,7 +166,9 @@ def matmul(
         has_residual=residual,
         x_zero_point=_ZERO[a_dtype],
         w_zero_points=(0,) if b_dtype == "int8" else (131,),
-        multipliers=tuple(multiplier(0.012 / inner**0.5 * (1 + i % 7 / 4)) for i in range(count)),
+        multipliers=tuple(
+            multiplier(0.012 / max(inner, 1) ** 0.5 * (1 + i % 7 / 4)) for i in range(count)
+        ),
         residual_zero_point=_ZERO[dtype] if residual else 0,
         residual_multiplier=0.3125 if residual else 1.0,
         **{**_form(dtype), **changes},
@@ -190,6 +192,7 @@ def _matmuls() -> Iterator[Case]:
     yield matmul((2, 3, 9, 8), (2, 3, 10, 8), "uint8", per_channel=False, transpose_b=True)
     yield matmul((4, 5, 33), (33, 17), residual=True)
     yield matmul((0, 8), (8, 4))
+    yield matmul((3, 0), (0, 4))
     yield matmul((3, 4096), (10, 4096), transpose_b=True)
 
 

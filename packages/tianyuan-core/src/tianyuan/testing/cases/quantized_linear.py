@@ -39,9 +39,11 @@ def _cases() -> Iterator[Case]:
     yield _dynamic((3, 4096), 5, True)
     yield _dynamic((16,), 4, True)
     yield _dynamic((0, 8), 4, True)
+    yield _dynamic((3, 0), 17, True)
     yield _int4((1, 1000), 64, 128, True)
     yield _int4((16,), 4, 16, False)
     yield _int4((0, 8), 4, 4, False)
+    yield _int4((3, 8), 0, 4, False)
     odds = (
         [0.0, 0.0],
         [1e-42, 3.0],
