@@ -232,3 +232,13 @@ def test_weights_and_datasets_of_samplers() -> None:
         DTypeError, match="^Infinite: sampler is wrong, got list, expected a Sampler"
     ):
         data.Infinite([[0]])
+
+
+@pytest.mark.parametrize("name", ["fill_", "uniform_", "normal_", "xavier_uniform_"])
+def test_initialisers_are_asked_in_numbers(name: str) -> None:
+    weight, fill = Parameter(np.ones((2, 2))), getattr(M.init, name)
+    with pytest.raises(AttrError, match=rf"^{name}: \w+ must be a number, got 'x', expected "):
+        fill(weight, "x")
+    with pytest.raises(TianyuanError, match=r"^\w+: input must be a tensor, got int, expected "):
+        fill(3, 1.0)
+    np.testing.assert_array_equal(weight.numpy(), 1)

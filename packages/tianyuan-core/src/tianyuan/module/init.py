@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 from ..errors import AttrError, ShapeError
+from ..functional.arguments import real_number
+from ..functional.arguments import tensor as given
 from ..imperative.tensor import Tensor
 from ..random import normal, uniform
 from ..shapes import format_shape
@@ -18,7 +20,8 @@ def fill_(tensor: Tensor, val: float) -> None:
     >>> weight.numpy()
     array([3., 3.], dtype=float32)
     """
-    tensor._reset(tensor.full(tensor.shape, val, tensor.dtype))
+    given("fill_", tensor)
+    tensor._reset(tensor.full(tensor.shape, real_number("fill_", "val", val), tensor.dtype))
 
 
 def zeros_(tensor: Tensor) -> None:
@@ -51,7 +54,9 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> None:
     >>> bool(((weight.numpy() >= 2) & (weight.numpy() < 3)).all())
     True
     """
-    drawn = uniform(low=a, high=b, size=tensor.shape)
+    given("uniform_", tensor)
+    low, high = real_number("uniform_", "a", a), real_number("uniform_", "b", b)
+    drawn = uniform(low=low, high=high, size=tensor.shape)
     tensor._reset(_like(drawn, tensor))
 
 
@@ -63,6 +68,8 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> None:
     >>> weight.numpy()
     array([5., 5.], dtype=float32)
     """
+    given("normal_", tensor)
+    mean, std = real_number("normal_", "mean", mean), real_number("normal_", "std", std, 0.0)
     drawn = normal(mean=mean, std=std, size=tensor.shape)
     tensor._reset(_like(drawn, tensor))
 
@@ -99,7 +106,9 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     if nonlinearity == "leaky_relu":
         slope = 0.01 if param is None else param
         if isinstance(slope, bool) or not isinstance(slope, (int, float)):
-            raise AttrError(f"calculate_gain: slope of leaky_relu is not a number, got {param!r}")
+            raise AttrError(
+                f"calculate_gain: slope of leaky_relu is not a number, got {param!r}, expected a number"
+            )
         return math.sqrt(2.0 / (1 + slope**2))
     raise AttrError(
         f"calculate_gain: unknown nonlinearity, got {nonlinearity!r}, expected one of "
@@ -119,6 +128,7 @@ def calculate_fan_in_and_fan_out(tensor: Tensor) -> tuple[float, float]:
     >>> calculate_fan_in_and_fan_out(Tensor([[0.0, 0.0, 0.0]]))
     (3, 1)
     """
+    given("calculate_fan_in_and_fan_out", tensor)
     shape = tuple(int(extent) for extent in tensor.shape)
     if len(shape) < 2:
         raise ShapeError(
@@ -139,7 +149,7 @@ def calculate_correct_fan(tensor: Tensor, mode: str) -> float:
     >>> calculate_correct_fan(Tensor([[0.0, 0.0, 0.0]]), "fan_in")
     3
     """
-    chosen = mode.lower()
+    chosen = str(mode).lower()
     if chosen not in ("fan_in", "fan_out"):
         raise AttrError(
             f"calculate_correct_fan: unknown mode, got {mode!r}, expected fan_in or fan_out"
@@ -155,6 +165,7 @@ def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> None:
     >>> bool((abs(weight.numpy()) <= (6 / 12) ** 0.5).all())
     True
     """
+    gain = real_number("xavier_uniform_", "gain", gain)
     bound = gain * math.sqrt(6.0 / sum(calculate_fan_in_and_fan_out(tensor)))
     uniform_(tensor, -bound, bound)
 
@@ -167,6 +178,7 @@ def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> None:
     >>> float(abs(weight.numpy()).max())
     0.0
     """
+    gain = real_number("xavier_normal_", "gain", gain)
     normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(calculate_fan_in_and_fan_out(tensor))))
 
 
