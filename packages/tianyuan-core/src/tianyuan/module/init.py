@@ -107,7 +107,8 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
         slope = 0.01 if param is None else param
         if isinstance(slope, bool) or not isinstance(slope, (int, float)):
             raise AttrError(
-                f"calculate_gain: slope of leaky_relu is not a number, got {param!r}, expected a number"
+                f"calculate_gain: slope of leaky_relu is not a number, got {param!r}, "
+                "expected a number"
             )
         return math.sqrt(2.0 / (1 + slope**2))
     raise AttrError(
