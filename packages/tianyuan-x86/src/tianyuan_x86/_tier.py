@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tianyuan.errors import PluginError
@@ -18,10 +18,14 @@ BF16_TIERS = ("bf16",)
 
 @dataclass(frozen=True)
 class Tier:
-    """An instruction set for which the library has objects, and its functions by kernel name."""
+    """An instruction set for which the library has objects, and its functions by kernel name.
+
+    ``features`` says of CPU features whether the machine has them.
+    """
 
     name: str
     functions: Mapping[str, CFunction]
+    features: Mapping[str, bool] = field(default_factory=dict)
 
     @property
     def lanes(self) -> int:

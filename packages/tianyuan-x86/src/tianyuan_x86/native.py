@@ -62,7 +62,8 @@ def _load() -> Native:
     core.set_invoker(module.call)
     core.set_engine(module)
     functions = core.functions_of_table(module.kernel_table())
-    tiers = tuple(Tier(name, functions) for name in module.tiers())
+    features = module.features()
+    tiers = tuple(Tier(name, functions, features) for name in module.tiers())
     refused = {tier.name: why for tier in tiers if (why := fault(tier)) is not None}
     for name, why in refused.items():
         warnings.warn(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tianyuan.kernel import BF16, Call, Kernel
 
 from .._tier import BF16_TIERS, Tier
@@ -43,13 +45,13 @@ def _workspace(call: Call) -> int:
     return round_up(room, 64) * call.threads
 
 
-def _cost(call: Call) -> float:
+def _cost(rate: float, call: Call) -> float:
     batch, rows, keys, depth, width = extents(call)
     scores = float(batch) * rows * round_up(keys, _PANEL)
     flops = 2.0 * scores * (depth + width)
     moved = 6.0 * batch * (rows * depth + keys * (depth + width))
     threads = min(call.threads, max(1.0, flops / 4e5))
-    return START + (flops / _RATE + scores * _WEIGHT_SECONDS + moved / _BANDWIDTH) / threads
+    return START + (flops / rate + scores * _WEIGHT_SECONDS + moved / _BANDWIDTH) / threads
 
 
 def kernels(tier: Tier) -> list[Kernel]:
@@ -62,7 +64,7 @@ def kernels(tier: Tier) -> list[Kernel]:
             dtypes=("float32",),
             supports=_supports,
             workspace=_workspace,
-            cost=_cost,
+            cost=partial(_cost, b16.vector_rate(tier, _RATE)),
             tolerance=2 * b16.ROUNDING,
             precision=BF16,
         )

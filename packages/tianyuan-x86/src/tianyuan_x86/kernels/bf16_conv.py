@@ -35,12 +35,12 @@ def _first(call: Call) -> str | None:
     return None if g.dilation == (1, 1) else f"serves dilation 1, got {g.dilation}"
 
 
-def _cost(call: Call) -> float:
+def _cost(rate: float, call: Call) -> float:
     g = geo.geometry(call)
     outputs = g.o // g.groups
     padding = geo.round_up(outputs, b16.LANES) / max(outputs, 1)
     moved = (call.outputs[0].nbytes + call.inputs[0].nbytes) / 2
-    seconds = g.flops * padding / _RATE + moved / _VALUES
+    seconds = g.flops * padding / rate + moved / _VALUES
     return g.groups * _START + seconds / min(float(call.threads), max(1.0, g.flops / 1e6))
 
 
@@ -66,8 +66,8 @@ def kernels(tier: Tier) -> list[Kernel]:
         ("first", PLAIN, b16.FIRST_WEIGHT, _first, _first_bytes),
     ):
         common = {
-            "dtypes": ("float32",), "cost": _cost, "workspace": workspace,
-            "tolerance": b16.ROUNDING, "precision": BF16,
+            "dtypes": ("float32",), "workspace": workspace, "tolerance": b16.ROUNDING,
+            "cost": partial(_cost, b16.vector_rate(tier, _RATE)), "precision": BF16,
         }  # fmt: skip
         found.append(
             tier.kernel(

@@ -32,10 +32,10 @@ def _threads(call: Call, g: geo.Geometry) -> float:
     return min(float(call.threads), max(1.0, g.flops / 1e6))
 
 
-def _grouped_cost(call: Call) -> float:
+def _grouped_cost(rate: float, call: Call) -> float:
     g = geo.geometry(call)
     vectors = b16.grouped_vectors(g.groups, g.o) * (g.c // g.groups)
-    seconds = 2.0 * g.n * g.oh * g.ow * vectors * b16.LANES / _RATE
+    seconds = 2.0 * g.n * g.oh * g.ow * vectors * b16.LANES / rate
     moved = (call.outputs[0].nbytes + call.inputs[0].nbytes) / 2
     return _START + (seconds + moved / _VALUES) / _threads(call, g)
 
@@ -61,7 +61,7 @@ def kernels(tier: Tier) -> list[Kernel]:
                 op,
                 layouts=Layouts((image, weight, *more), (image,)),
                 supports=partial(_grouped, groups),
-                cost=_grouped_cost,
+                cost=partial(_grouped_cost, b16.vector_rate(tier, _RATE)),
                 workspace=partial(table_bytes, b16.LANES),
                 **common,
             )

@@ -35,13 +35,13 @@ def _workspace(call: Call) -> int:
     return _rows(call) * (-(-2 * k // 64) * 64 + 64)
 
 
-def _cost(call: Call) -> float:
+def _cost(rate: float, call: Call) -> float:
     _, _, n, k = extents(call)
     rows, panels = _rows(call), -(-n // _PANEL)
     flops = 2.0 * rows * panels * _PANEL * k
     moved = call.inputs[0].nbytes * 1.5 + call.outputs[0].nbytes + 2.0 * n * k
     threads = min(call.threads, max(1.0, flops / 4e5))
-    return 5e-7 + (flops / _RATE + moved / _BANDWIDTH) / threads
+    return 5e-7 + (flops / rate + moved / _BANDWIDTH) / threads
 
 
 def kernels(tier: Tier) -> list[Kernel]:
@@ -54,7 +54,7 @@ def kernels(tier: Tier) -> list[Kernel]:
             dtypes=("float32",),
             layouts=Layouts((PLAIN, b16.MATRIX_TRANSPOSED if transposed else b16.MATRIX, PLAIN)),
             supports=partial(_supports, transposed),
-            cost=_cost,
+            cost=partial(_cost, b16.vector_rate(tier, _RATE)),
             workspace=_workspace,
             # GELU keeps what bfloat16 would; one row sums in another order than several.
             tolerance=b16.ROUNDING if op == "matmul_fused" else None,
