@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from .. import shapes
 from ..errors import AttrError, DTypeError, ShapeError
-from ..op import Op, Specs, TensorSpec, expect_float, expect_same_dtype
+from ..op import GradContext, Op, Specs, TensorSpec, expect_float, expect_same_dtype
 from ..records import record
 from .creation import ARANGE
 from .elementwise import LESS_EQUAL, LOGICAL_AND, WHERE
 from .matmul import MATMUL
-from .reduction import SOFTMAX
+from .operand import unbroadcast
+from .reduction import SOFTMAX, SUM
 from .shape import RESHAPE
 
 
@@ -69,8 +71,8 @@ def _line(like: Any, count: int, shape: shapes.Shape) -> Any:
     return RESHAPE(line, shape=shape)
 
 
-def _decompose(inputs: tuple[Any, ...], attrs: Attention) -> Any:
-    query, key, value, *masks = inputs
+def _weights(query: Any, key: Any, masks: Sequence[Any], attrs: Attention) -> Any:
+    """Return what each query weighs each key by; hidden ones weigh nothing."""
     scores = MATMUL(query * attrs.scale, key, transpose_a=False, transpose_b=True)
     seen = None
     for mask in masks:
@@ -86,18 +88,83 @@ def _decompose(inputs: tuple[Any, ...], attrs: Attention) -> Any:
     if seen is not None:
         scores = WHERE(seen, scores, scores.full((), lowest_score(scores.dtype)))
     weights = SOFTMAX(scores, axis=scores.ndim - 1)
-    if seen is not None:
-        weights = WHERE(seen, weights, weights.full((), 0.0))
+    return weights if seen is None else WHERE(seen, weights, weights.full((), 0.0))
+
+
+def _decompose(inputs: tuple[Any, ...], attrs: Attention) -> Any:
+    query, key, value, *masks = inputs
+    weights = _weights(query, key, masks, attrs)
     return MATMUL(weights, value, transpose_a=False, transpose_b=False)
+
+
+def _of_scores(inputs: tuple[Any, ...], attrs: Attention) -> tuple[Any, Any]:
+    """Return the weights, and what the gradient of the scores is."""
+    query, key, value, out, g, *masks = inputs
+    weights = _weights(query, key, masks, attrs)
+    of_weights = MATMUL(g, value, transpose_a=False, transpose_b=True)
+    return weights, weights * (of_weights - SUM(g * out, axes=(g.ndim - 1,), keepdims=True))
+
+
+def _grad(ctx: GradContext, grads: Any) -> Sequence[Any]:
+    (g,), (out,) = grads, ctx.outputs
+    if g is None:
+        return (None,) * len(ctx.inputs)
+    query, key, value, *masks = ctx.inputs
+    inputs = (query, key, value, out, g, *masks)
+    given = {"scale": ctx.attrs.scale, "causal": ctx.attrs.causal}
+    found = [None, None, None]
+    if any(ctx.needs[:3]):
+        found = list(ATTENTION_BACKWARD(*inputs, **given))
+    if masks:
+        found.append(_of_scores(inputs, ctx.attrs)[1] if ctx.needs[3] else None)
+    return [
+        unbroadcast(value, x.shape) if value is not None and needed else None
+        for value, x, needed in zip(found, ctx.inputs, ctx.needs, strict=True)
+    ]
+
+
+def _infer_backward(specs: Specs, attrs: Attention) -> Specs:
+    query, key, value, out, g, *masks = specs
+    (wanted,) = ATTENTION.infer((query, key, value, *masks), attrs)
+    expect_same_dtype("attention_backward", (query, out, g))
+    for what, spec in (("the result", out), ("the gradient", g)):
+        if tuple(map(int, spec.shape)) != tuple(map(int, wanted.shape)):
+            raise ShapeError(
+                f"attention_backward: {what} has the wrong shape, got "
+                f"{shapes.format_shape(spec.shape)}, expected {shapes.format_shape(wanted.shape)}"
+            )
+    return tuple(x.with_shape((*wanted.shape[:-2], *x.shape[-2:])) for x in (query, key, value))
+
+
+def _decompose_backward(inputs: tuple[Any, ...], attrs: Attention) -> Any:
+    query, key, _, _, g, *_ = inputs
+    weights, of_scores = _of_scores(inputs, attrs)
+    of_products = of_scores * attrs.scale
+    return (
+        MATMUL(of_products, key, transpose_a=False, transpose_b=False),
+        MATMUL(of_products, query, transpose_a=True, transpose_b=False),
+        MATMUL(weights, g, transpose_a=True, transpose_b=False),
+    )
 
 
 # Vaswani et al., Attention is all you need, 2017.
 ATTENTION = Op(
     "attention",
     infer=_infer,
+    grad=_grad,
     decompose=_decompose,
     attrs=Attention,
     n_inputs=(3, 4),
     family="matmul",
 )
-OPS: tuple[Op, ...] = (ATTENTION,)
+# Query, key, value, the result, its gradient and perhaps a mask; returns the gradients of the first
+# three over the batch of the result (Dao 2023, FlashAttention-2, section 3.1).
+ATTENTION_BACKWARD = Op(
+    "attention_backward",
+    infer=_infer_backward,
+    decompose=_decompose_backward,
+    attrs=Attention,
+    n_inputs=(5, 6),
+    family="matmul",
+)
+OPS: tuple[Op, ...] = (ATTENTION, ATTENTION_BACKWARD)

@@ -1,4 +1,4 @@
-"""Describe the float32 attention that never holds the matrix of scores: its workspace and cost.
+"""Describe the float32 attention that never holds the matrix of scores, and its gradient.
 
 Its error is that of sums of E and of S terms in float32, whatever the threads: 1e-6 of the largest
 value at 512 keys. From 128 queries on it ran at 72 to 82 % of the measured AVX-512 peak of one
@@ -15,6 +15,7 @@ from tianyuan.shapes import volume
 
 from .._tier import Tier
 from ._cost import START
+from .matmul import product_floats
 
 # Keys of a block, rows of a tile and the most tiles of a piece, as in native/kernels/attention.cpp.
 _KEYS = 256
@@ -22,6 +23,7 @@ _TILE_ROWS, _TILES = {8: 6, 16: 14}, {8: 24, 16: 12}
 _RATE = {8: 7e10, 16: 9e10}  # floating-point operations per second and thread, in both products
 _WEIGHT_SECONDS = {8: 1.2e-9, 16: 7e-10}  # for the exponential of one score
 _BANDWIDTH = 4e10  # bytes per second of packing
+_BACK_ROWS, _BACK_KEYS = 168, 256  # of a block, as in native/kernels/attention_backward.cpp
 
 
 def round_up(value: int, to: int) -> int:
@@ -57,8 +59,34 @@ def _cost(lanes: int, call: Call) -> float:
     return START + work / threads
 
 
+def _backward_workspace(lanes: int, call: Call) -> int:
+    (rows, depth), width = call.inputs[0].shape[-2:], int(call.inputs[2].shape[-1])
+    height, keys, depth = _BACK_ROWS, _BACK_KEYS, int(depth)
+    products = (
+        (height, keys, depth),
+        (height, keys, width),
+        (keys, width, height),
+        (height, depth, keys),
+        (keys, depth, height),
+    )
+    packed = max(product_floats(lanes, *extents) for extents in products)
+    floats = 2 * height * keys + 3 * _round_up(int(rows), 16) + _round_up(packed, 16)
+    return 4 * floats * call.threads
+
+
+def _backward_cost(lanes: int, call: Call) -> float:
+    batch, rows, depth = volume(call.outputs[0].shape[:-2]), *map(int, call.inputs[0].shape[-2:])
+    keys, width = map(int, call.inputs[2].shape[-2:])
+    scores = float(batch) * rows * keys * (0.55 if call.attrs.causal and rows > 1 else 1.0)
+    again = 2.0 if keys > _BACK_KEYS else 1.0
+    flops = 2.0 * scores * (depth * (again + 2.0) + 2.0 * width)
+    threads = min(call.threads, max(1.0, float(batch)))
+    work = flops / (0.75 * _RATE[lanes]) + 2.0 * scores * _WEIGHT_SECONDS[lanes]
+    return START + work / threads
+
+
 def kernels(tier: Tier) -> list[Kernel]:
-    """Return the streaming attention of a tier."""
+    """Return the streaming attention of a tier and its gradient."""
     return [
         tier.kernel(
             "attention_f32",
@@ -67,5 +95,13 @@ def kernels(tier: Tier) -> list[Kernel]:
             dtypes=("float32", "float32", "float32", "float32|bool"),
             workspace=partial(_workspace, tier.lanes),
             cost=partial(_cost, tier.lanes),
-        )
+        ),
+        tier.kernel(
+            "attention_backward_f32",
+            "streaming",
+            "attention_backward",
+            dtypes=(*("float32",) * 5, "float32|bool"),
+            workspace=partial(_backward_workspace, tier.lanes),
+            cost=partial(_backward_cost, tier.lanes),
+        ),
     ]

@@ -29,13 +29,17 @@ def _round_up(value: int, to: int) -> int:
     return -(-value // to) * to
 
 
+def product_floats(lanes: int, m: int, n: int, k: int) -> int:
+    """Return the floats of workspace that a product takes, as gemm_workspace does."""
+    rows = min(m, _BLOCK_M_TILES * _TILE_ROWS[lanes])
+    cols = min(_round_up(n, 2 * lanes), _BLOCK_N)
+    return _round_up((rows + cols) * min(k, _BLOCK_K), 16) + 16
+
+
 def _workspace(lanes: int, call: Call) -> int:
     batch, m, n, k = extents(call)
     # Batch items that share b are multiplied as one product with all their rows.
-    rows = min(m * batch, _BLOCK_M_TILES * _TILE_ROWS[lanes])
-    cols = min(_round_up(n, 2 * lanes), _BLOCK_N)
-    floats = _round_up((rows + cols) * min(k, _BLOCK_K), 16) + 16
-    return 4 * floats * call.threads
+    return 4 * product_floats(lanes, m * batch, n, k) * call.threads
 
 
 def _cost(lanes: int, packed: bool, call: Call) -> float:

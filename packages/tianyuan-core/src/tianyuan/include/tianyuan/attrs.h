@@ -193,6 +193,12 @@ typedef struct ty_attention_attrs {
   int64_t causal;
 } ty_attention_attrs;
 
+typedef struct ty_attention_backward_attrs {
+  ty_attrs head;
+  double scale;
+  int64_t causal;
+} ty_attention_backward_attrs;
+
 typedef struct ty_avg_pool2d_attrs {
   ty_attrs head;
   ty_list kernel;

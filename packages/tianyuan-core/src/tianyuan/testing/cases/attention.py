@@ -96,7 +96,30 @@ def _gradients() -> Iterator[Case]:
     yield _case(size, Attention(-0.5), _hides_all(2, 3), "float64", leads, (0, 1, 2))
 
 
-CASES: tuple[Case, ...] = (*_plain(), *_special(), *_gradients())
+def _backward(case: Case) -> Case:
+    """Turn a call into one of the gradient; what it gets as the result need not be one."""
+    arrays = case.arrays()
+    lead = np.broadcast_shapes(*(x.shape[:-2] for x in arrays[:3]))
+    shape, dtype = (*lead, arrays[0].shape[-2], arrays[2].shape[-1]), arrays[0].dtype.name
+    inputs = (*case.inputs[:3], real(shape, dtype), real(shape, dtype), *case.inputs[3:])
+    terms = sum(arrays[0].shape[-2:]) + sum(arrays[2].shape[-2:]) + 8
+    return Case(
+        "attention_backward",
+        inputs,
+        case.attrs,
+        length=terms,
+        magnitude=8,
+        ulps=64,
+        grad=tuple(range(5)) if case.grad else (),
+    )
+
+
+CASES: tuple[Case, ...] = (
+    *_plain(),
+    *_special(),
+    *_gradients(),
+    *(_backward(case) for case in (*_plain(), *_gradients())),
+)
 
 _Q, _K, _V = spec((2, 3)), spec((4, 3)), spec((4, 5))
 _PLAIN = Attention()
@@ -113,4 +136,25 @@ INVALID: tuple[Invalid, ...] = (
     Invalid("attention", (_Q, _K, _V, spec((4,), "bool")), ShapeError, "mask does not", _PLAIN),
     Invalid("attention", (_Q, _K, _V, spec((2, 2, 4))), ShapeError, "mask does not", _PLAIN),
     Invalid("attention", (_Q, _K, _V), AttrError, "scale is no number", Attention(float("nan"))),
+    Invalid(
+        "attention_backward",
+        (_Q, _K, _V, spec((2, 4)), spec((2, 5))),
+        ShapeError,
+        "the result has the wrong shape",
+        _PLAIN,
+    ),
+    Invalid(
+        "attention_backward",
+        (_Q, _K, _V, spec((2, 5)), spec((1, 5))),
+        ShapeError,
+        "the gradient has the wrong shape",
+        _PLAIN,
+    ),
+    Invalid(
+        "attention_backward",
+        (_Q, _K, _V, spec((2, 5)), spec((2, 5), "float64")),
+        DTypeError,
+        "one dtype",
+        _PLAIN,
+    ),
 )
