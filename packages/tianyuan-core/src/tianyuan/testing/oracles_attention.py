@@ -10,7 +10,7 @@ import numpy as np
 
 def _weights(arrays: Sequence[np.ndarray], masks: Sequence[np.ndarray], attrs: Any) -> np.ndarray:
     """Return the weights in float64 by index loops; sums run over seen keys only."""
-    query, key, value = (x.astype(np.float64) for x in arrays)
+    query, key = (x.astype(np.float64) for x in arrays[:2])
     lead = np.broadcast_shapes(*(x.shape[:-2] for x in arrays))
     rows, keys = query.shape[-2], key.shape[-2]
     query, key = (np.broadcast_to(x, (*lead, *x.shape[-2:])) for x in (query, key))

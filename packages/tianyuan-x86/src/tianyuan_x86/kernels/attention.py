@@ -70,7 +70,7 @@ def _backward_workspace(lanes: int, call: Call) -> int:
         (keys, depth, height),
     )
     packed = max(product_floats(lanes, *extents) for extents in products)
-    floats = 2 * height * keys + 3 * _round_up(int(rows), 16) + _round_up(packed, 16)
+    floats = 2 * height * keys + 3 * round_up(int(rows), 16) + round_up(packed, 16)
     return 4 * floats * call.threads
 
 
