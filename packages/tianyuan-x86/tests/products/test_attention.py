@@ -131,3 +131,36 @@ def test_the_scores_are_never_held(kernel: Kernel, call_of: Any) -> None:
     ]  # fmt: skip
     small, large = map(kernel.workspace, specs)
     assert small == large < 512 * 512 * 4
+
+
+def backward_kernels() -> list[Kernel]:
+    """Return the plugin's own kernels of attention's gradient."""
+    found = registry.candidates("attention_backward", "cpu", "x86")
+    return [kernel for kernel in found if kernel.is_native and kernel.precision == FULL]
+
+
+@pytest.mark.parametrize("kernel", backward_kernels(), ids=lambda kernel: kernel.name)
+def test_bits_of_the_gradient_do_not_depend_on_threads(
+    kernel: Kernel, call_of: Any, run: Any
+) -> None:
+    q, k, v = (np.ascontiguousarray(x) for x in operands((340, 300, 24, 40)))
+    attrs = Attention(0.2, causal=True)
+    out = answer([q, k, v], attrs).astype(np.float32)
+    arrays = [q, k, v, out, np.cos(out)]
+    call = call_of("attention_backward", arrays, attrs)
+    want = run(kernel, call, arrays)
+    for threads in (2, 3):
+        got = run(kernel, replace(call, threads=threads), arrays)
+        for one, other in zip(got, want, strict=True):
+            assert one.tobytes() == other.tobytes()
+
+
+@pytest.mark.parametrize("kernel", backward_kernels(), ids=lambda kernel: kernel.name)
+def test_the_gradient_never_holds_the_scores(kernel: Kernel, call_of: Any) -> None:
+    """Workspace grows with three numbers a query and nothing else."""
+    calls = [
+        call_of("attention_backward", [np.broadcast_to(np.float32(0), (1, n, 64))] * 5, Attention())
+        for n in (512, 4096)
+    ]
+    small, large = map(kernel.workspace, calls)
+    assert large - small == 3 * 4 * (4096 - 512) * calls[0].threads
