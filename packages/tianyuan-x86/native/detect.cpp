@@ -91,9 +91,10 @@ constexpr uint32_t needs_avx512 = needs_avx2 | TY_X86_AVX512F | TY_X86_AVX512BW 
 constexpr uint32_t needs_vnni = needs_avx512 | TY_X86_AVX512_VNNI;
 constexpr uint32_t needs_bf16 = needs_vnni | TY_X86_AVX512_BF16;
 #if defined(TY_EMULATE_TILES)
-constexpr uint32_t needs_amx = needs_vnni;
+constexpr uint32_t needs_amx = needs_bf16;
 #else
-constexpr uint32_t needs_amx = needs_vnni | TY_X86_AMX_TILE | TY_X86_AMX_INT8 | TY_X86_OS_TILE;
+constexpr uint32_t needs_amx =
+    needs_bf16 | TY_X86_AMX_TILE | TY_X86_AMX_INT8 | TY_X86_AMX_BF16 | TY_X86_OS_TILE;
 #endif
 
 }  // namespace

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,6 @@ PROJECT = Path(__file__).parents[1]
 CACHE = os.environ.get("TIANYUAN_NATIVE_CACHE")
 BUILD = Path(CACHE) / "build" if CACHE else PROJECT / "build" / "native"
 TIERS = ("avx2", "avx512", "vnni", "bf16", "amx")
-
-_TILE_WORDS = ("tdpbssd", "tdpbusd", "tileloadd", "tilestored")
 
 # What kernels may call outside of their tier: C's memory, formatting and mathematics, and the
 # compiler's own support for stack protection.
@@ -90,27 +89,31 @@ def test_objects_run_nothing_at_load(tier: str) -> None:
         assert ".ctors" not in text.stdout, path.name
 
 
-def test_tiles_are_multiplied_by_their_instructions() -> None:
+@pytest.mark.parametrize(
+    ("file", "kinds"),
+    [("int8_tiles_impl", 8), ("bf16_conv_tiles_impl", 4), ("bf16_product_tiles_impl", 4)],
+)
+def test_tiles_are_multiplied_by_their_instructions(file: str, kinds: int) -> None:
     """Each shape of a block is a loop of as many products as it has pairs of tiles, and no more."""
     objdump = shutil.which("objdump")
     if objdump is None:
         pytest.skip("objdump is not installed")
-    path = next(path for path in objects("amx") if path.name.startswith("int8_tiles_impl"))
+    path = next(path for path in objects("amx") if path.name.startswith(file))
     text = subprocess.run(
         [objdump, "-dC", "--no-show-raw-insn", path], capture_output=True, text=True, check=True
     ).stdout
     shapes = 0
     for body in text.split("\n\n"):
-        name = re.search(r"::multiply<(true|false), ([12]), ([12])>", body)
+        name = re.search(r"::multiply(?:_\w+)?<(?:(true|false), )?([12]), ([12])>", body)
         if name is None:
             continue
         pairs = int(name[2]) * int(name[3])
-        count = {word: len(re.findall(rf"\t{word}\b", body)) for word in _TILE_WORDS}
-        product, other = ("tdpbssd", "tdpbusd")[:: 1 if name[1] == "true" else -1]
+        product = {"true": "tdpbssd", "false": "tdpbusd", None: "tdpbf16ps"}[name[1]]
+        words = re.findall(r"\t(tdp\w+|tile(?:load|store|zero)\w*)\b", body)
         loads = pairs + int(name[2]) + int(name[3])
-        assert count == {product: pairs, other: 0, "tileloadd": loads, "tilestored": pairs}
+        assert Counter(words) == {product: pairs, "tileloadd": loads, "tilestored": pairs}
         shapes += 1
-    assert shapes == 8
+    assert shapes == kinds
     assert "tilerelease" in text
 
 

@@ -1,5 +1,5 @@
 // Instances of the tile of pairs for every height, so that tails run at full width.
-#include "bf16.hpp"
+#include "bf16_finish.hpp"
 
 namespace TY_ISA {
 namespace {
@@ -14,21 +14,6 @@ TY_INLINE int32_t load_pair(const char *from) {
   return pair;
 }
 
-// Adds what follows the sums and stores one vector.
-template <int KIND>
-TY_INLINE void store(const PairTile *t, vf sum, int64_t at, vm valid) {
-  if (KIND == PAIR_MATRIX) {
-    if (t->residual)
-      sum = vadd(sum, vload_tail(static_cast<const float *>(t->residual) + at, valid));
-    sum = vmin_fast(vset1(t->epilogue.upper), vmax_fast(vset1(t->epilogue.lower), sum));
-    vstore_tail(static_cast<float *>(t->y) + at, sum, valid);
-  } else {
-    if (t->residual) sum = vadd(sum, vload_bf16(static_cast<const uint16_t *>(t->residual) + at));
-    sum = vmin_fast(vset1(t->epilogue.upper), vmax_fast(vset1(t->epilogue.lower), sum));
-    vstore_pairs_of(static_cast<uint16_t *>(t->y) + at, sum, valid);
-  }
-}
-
 // Values from the first result to that of a row, in the first vector.
 template <int KIND>
 TY_INLINE int64_t place(const PairTile *t, int row, int per_half) {
@@ -36,37 +21,14 @@ TY_INLINE int64_t place(const PairTile *t, int row, int per_half) {
   return (row < per_half ? 0 : t->y_row) + row % per_half * 16;
 }
 
-// x Phi(x) by an odd polynomial for Phi - 1/2 that meets its limits at 4: 1.4e-4 absolute.
-TY_INLINE vf near_gelu(vf x) {
-  static const float c[] = {0.398186339f,    -0.0650637994f,   0.00903960729f,  -0.000882762589f,
-                            5.73930445e-05f, -2.30953789e-06f, 5.05090024e-08f, -4.37700963e-10f};
-  const vf t = vmin_fast(vset1(4.0f), vmax_fast(vset1(-4.0f), x));
-  const vf phi = vfma(t, vpoly(vmul(t, t), c, 7), vset1(0.5f));
-  return vmul(x, phi);
-}
-
-TY_INLINE vf finished(vf x, Activation activation) {
-  return activation == ACT_GELU ? near_gelu(x) : activate_smooth(x, activation);
-}
-
 // Activations that are no bounds, from sums in memory: rows x vectors x 16.
 template <int KIND>
 __attribute__((noinline)) void finish_smooth(const PairTile *t, const float *sums, int rows,
                                              int per_half, int vectors) {
-  const Activation activation = t->epilogue.activation;
   for (int v = 0; v < vectors; ++v)
     for (int i = 0; i < rows; ++i) {
       const int64_t at = place<KIND>(t, i, per_half) + v * t->y_next;
-      vf sum = vload(sums + (i * vectors + v) * VF);
-      if (KIND == PAIR_MATRIX) {
-        if (t->residual)
-          sum = vadd(sum, vload_tail(static_cast<const float *>(t->residual) + at, t->valid[v]));
-        vstore_tail(static_cast<float *>(t->y) + at, finished(sum, activation), t->valid[v]);
-      } else {
-        if (t->residual)
-          sum = vadd(sum, vload_bf16(static_cast<const uint16_t *>(t->residual) + at));
-        vstore_pairs_of(static_cast<uint16_t *>(t->y) + at, finished(sum, activation), t->valid[v]);
-      }
+      store_smooth<KIND>(t, vload(sums + (i * vectors + v) * VF), at, t->valid[v]);
     }
 }
 

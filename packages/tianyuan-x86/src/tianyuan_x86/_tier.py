@@ -14,6 +14,7 @@ ORDER = (*LANES, "vnni", "bf16", "amx")  # all tiers; from vnni on, for types of
 INT8_TIERS = ("avx2", "vnni")
 PRODUCT_TIERS = (*INT8_TIERS, "amx")  # those with products of 8-bit integers
 BF16_TIERS = ("bf16",)
+PAIR_TIERS = (*BF16_TIERS, "amx")  # those with products of pairs in bfloat16
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from tianyuan.kernel import Layout
 from tianyuan.shapes import Shape
 
 from .._tier import Tier
+from ._int8 import TILE_ROWS
 
 IMAGE = "nchw16c_bf16"
 CONV_WEIGHT = "oihw16o2i_bf16"
@@ -28,11 +29,30 @@ ROUNDING = 2.0**-8  # largest relative error of a result that is kept in bfloat1
 # A product of pairs in vectors takes half of what one of float32 takes on Zen 4, but twice that
 # on the processors that have tiles: 119 GFLOP/s a core, where float32 had 238, on Sapphire Rapids.
 _BESIDE_TILES = 0.25
+# Rows of 32 terms by 16 outputs in tiles per second and thread, in units in which float32 is as
+# fast as on Zen 4: 2/3 of the 3688 GFLOP/s a core that tiles alone gave beside float32's 238.
+_TILE_RATE = 1.1e9
+_BLOCK_ROWS = 32  # of two tiles
 
 
 def vector_rate(tier: Tier, rate: float) -> float:
     """Return the rate of products of pairs in vectors, given the one where they pay twice."""
     return rate * (_BESIDE_TILES if tier.features.get("amx_tile") else 1.0)
+
+
+def tile_seconds(height: float, steps: float, outputs: int, results: int) -> float:
+    """Estimate what a product takes in tiles, whose sums become results afterwards.
+
+    ``height`` sums the rows of all blocks as `height_of` has it, ``steps`` counts the tiles along
+    the terms, ``results`` the sums.
+    """
+    return (height * steps * blocks(outputs) + 0.2 * results) / _TILE_RATE
+
+
+def height_of(rows: int) -> int:
+    """Return for how many rows blocks of tiles keep the multiplier busy (bf16_tiles.hpp)."""
+    count = -(-rows // _BLOCK_ROWS)
+    return count * max(-(-rows // count), TILE_ROWS) if count else 0
 
 
 def grouped_layout(groups: int) -> str:

@@ -6,12 +6,12 @@ from functools import partial
 
 from tianyuan.kernel import BF16, PLAIN, Call, Kernel, Layout, Layouts
 
-from .._tier import BF16_TIERS, Tier
+from .._tier import BF16_TIERS, PAIR_TIERS, Tier
 from . import _bf16 as b16
 from . import _conv_geometry as geo
 from .conv import epilogue_form, whole_blocks
 
-TIERS = BF16_TIERS
+TIERS = PAIR_TIERS
 
 _START = 1e-6  # seconds to enter a kernel and fill its tables
 _RATE = 2.1e11  # operations per second and thread inside a tile
@@ -35,12 +35,29 @@ def _first(call: Call) -> str | None:
     return None if g.dilation == (1, 1) else f"serves dilation 1, got {g.dilation}"
 
 
-def _cost(rate: float, call: Call) -> float:
+def _tile_seconds(g: geo.Geometry) -> float:
+    """Estimate the products in tiles, which walk as `walk_of` of bf16_conv_tiles_impl.cpp does."""
+    inputs, outputs = g.c // g.groups, g.o // g.groups
+    (sh, sw), span_x = g.stride, g.span[1]
+    inside = g.top == g.left == 0 and span_x + g.ow - 1 < g.w
+    pitch = sh * (g.w if sw == 1 and inside else sw * (g.ow + span_x // sw))
+    between = (g.oh - 1) * pitch + g.ow if pitch > g.ow else g.oh * g.ow
+    height = min(g.oh * b16.height_of(g.ow), b16.height_of(between))
+    steps = g.taps * b16.blocks(inputs)
+    results = g.n * g.oh * g.ow * outputs
+    return g.groups * b16.tile_seconds(g.n * height, steps, outputs, results)
+
+
+def _cost(tier: Tier, call: Call) -> float:
     g = geo.geometry(call)
     outputs = g.o // g.groups
-    padding = geo.round_up(outputs, b16.LANES) / max(outputs, 1)
+    if tier.name in BF16_TIERS:
+        padding = geo.round_up(outputs, b16.LANES) / max(outputs, 1)
+        seconds = g.flops * padding / b16.vector_rate(tier, _RATE)
+    else:
+        seconds = _tile_seconds(g)
     moved = (call.outputs[0].nbytes + call.inputs[0].nbytes) / 2
-    seconds = g.flops * padding / rate + moved / _VALUES
+    seconds += moved / _VALUES
     return g.groups * _START + seconds / min(float(call.threads), max(1.0, g.flops / 1e6))
 
 
@@ -65,9 +82,11 @@ def kernels(tier: Tier) -> list[Kernel]:
         ("direct", b16.IMAGE, b16.CONV_WEIGHT, partial(whole_blocks, b16.LANES), _direct_bytes),
         ("first", PLAIN, b16.FIRST_WEIGHT, _first, _first_bytes),
     ):
+        if variant == "first" and tier.name not in BF16_TIERS:
+            continue  # runs of few channels are no whole steps of tiles
         common = {
             "dtypes": ("float32",), "workspace": workspace, "tolerance": b16.ROUNDING,
-            "cost": partial(_cost, b16.vector_rate(tier, _RATE)), "precision": BF16,
+            "cost": partial(_cost, tier), "precision": BF16,
         }  # fmt: skip
         found.append(
             tier.kernel(

@@ -1,0 +1,87 @@
+// Reads a call of conv2d or conv2d_fused in bfloat16.
+#pragma once
+
+#include "bf16_conv.hpp"
+#include "conv_shape.hpp"
+
+namespace TY_ISA {
+namespace {
+
+// What conv2d and conv2d_fused share once their attrs are read.
+struct Call {
+  ConvShape shape;
+  const float *x, *weight, *bias, *residual;
+  float *y;
+  Epilogue epilogue;
+};
+
+template <typename Attrs>
+inline Call call_of(const Attrs &a, const ty_tensor *inputs, const ty_tensor &y) {
+  Call call = {};
+  call.x = static_cast<const float *>(inputs[0].data);
+  call.weight = static_cast<const float *>(inputs[1].data);
+  call.y = static_cast<float *>(y.data);
+  call.shape = conv_shape(a, inputs[0].shape, inputs[1].shape, y.shape);
+  return call;
+}
+
+inline int read_plain(const ty_ctx *, const ty_tensor *inputs, const ty_tensor *outputs,
+                      const ty_attrs *attrs, Call *call) {
+  *call = call_of(*reinterpret_cast<const ty_conv2d_attrs *>(attrs), inputs, outputs[0]);
+  return 0;
+}
+
+inline int read_fused(const ty_ctx *ctx, const ty_tensor *inputs, const ty_tensor *outputs,
+                      const ty_attrs *attrs, Call *call) {
+  const auto *a = reinterpret_cast<const ty_conv2d_fused_attrs *>(attrs);
+  *call = call_of(*a, inputs, outputs[0]);
+  int next = 2;
+  if (a->has_bias) call->bias = static_cast<const float *>(inputs[next++].data);
+  if (a->has_residual) call->residual = static_cast<const float *>(inputs[next].data);
+  const char *name = TY_STRING(a, a->activation);
+  call->epilogue = {activation_of(name), static_cast<float>(a->lower),
+                    static_cast<float>(a->upper)};
+  if (call->epilogue.activation == ACT_UNKNOWN)
+    return ty_fail(ctx, "conv2d_fused: unknown activation, got '%s'", name);
+  return 0;
+}
+
+typedef int (*Read)(const ty_ctx *, const ty_tensor *, const ty_tensor *, const ty_attrs *, Call *);
+
+// Group `group` of a call as a plan; each group fills whole blocks.
+inline ConvPlan plan_of(const Call &call, int64_t group) {
+  const ConvShape &s = call.shape;
+  ConvPlan p = {};
+  p.n = s.n;
+  p.c = s.c / s.groups;
+  p.h = s.h;
+  p.w = s.w;
+  p.x_blocked = p.y_blocked = true;
+  p.x_image = ceil_div(s.c, VF) * BLOCK_WORDS * s.h * s.w;
+  p.x = call.x + group * p.c / 2 * s.h * s.w;
+  p.n_weights = p.n_taps = s.kh * s.kw;
+  p.sh = s.sh;
+  p.sw = s.sw;
+  p.o = s.o / s.groups;
+  p.oh = s.oh;
+  p.ow = s.ow;
+  p.y_pixel = BLOCK_WORDS;
+  p.y_row = s.ow * p.y_pixel;
+  p.y_channel = s.oh * p.y_row;
+  p.y_image = ceil_div(s.o, VF) * p.y_channel;
+  const int64_t first = group * p.o, offset = first / 2 * s.oh * s.ow;
+  p.y = call.y + offset;
+  p.residual = call.residual ? call.residual + offset : nullptr;
+  p.bias = call.bias ? call.bias + first : nullptr;
+  p.epilogue = call.epilogue;
+  return p;
+}
+
+#define CONV_KERNEL(name, run, read)                                                              \
+  int name(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *attrs, \
+           void *workspace) {                                                                     \
+    return run(read, ctx, inputs, outputs, attrs, workspace);                                     \
+  }
+
+}  // namespace
+}  // namespace TY_ISA

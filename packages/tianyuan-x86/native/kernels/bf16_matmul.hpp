@@ -1,0 +1,48 @@
+// A product of rounded rows by a right operand that is packed in pairs, as
+// [panel of 32 columns][ceil(k / 2)][32 columns] words.
+#pragma once
+
+#include "bf16.hpp"
+
+namespace TY_ISA {
+
+enum {
+  PAIR_PANEL = 2 * VF,
+  PAIR_STEP = 32  // terms that rows are filled up to
+};
+
+struct PairProduct {
+  int64_t rows, n, k;
+  const float *a, *b, *bias, *residual;
+  float *c;
+  Epilogue epilogue;
+};
+
+TY_INLINE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+TY_INLINE int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// Bytes of a row of pairs; more than a power of two, so that neighbours do not meet in a cache's
+// sets.
+TY_INLINE int64_t pair_row_bytes(int64_t k) { return ceil_div(2 * k, 64) * 64 + 64; }
+
+// What all tiles of a panel share.
+TY_INLINE PairTile panel_tile(const PairProduct &p, int64_t panel) {
+  const int64_t first = panel * PAIR_PANEL;
+  PairTile tile = {};
+  tile.a_row = pair_row_bytes(p.k);
+  tile.b = p.b + panel * ceil_div(p.k, 2) * PAIR_PANEL;
+  tile.b_step = PAIR_PANEL;
+  tile.b_next = VF;
+  tile.bias = p.bias ? p.bias + first : nullptr;
+  tile.y_row = p.n;
+  tile.y_next = VF;
+  tile.epilogue = p.epilogue;
+  for (int v = 0; v < 2; ++v)
+    tile.valid[v] = vtail_of(p.n - first > v * VF ? p.n - first - v * VF : 0);
+  return tile;
+}
+
+// Rows [begin, end) of `a` by one panel of columns.
+void pair_panel_run(const PairProduct &p, const char *a, int64_t panel, int64_t begin, int64_t end);
+
+}  // namespace TY_ISA
