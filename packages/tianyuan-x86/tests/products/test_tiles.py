@@ -405,7 +405,7 @@ def test_costs_prefer_tiles_to_float32(kernels: list[Kernel], call_of: Any) -> N
     assert tiles.cost(call) < min(served)
 
 
-@pytest.mark.parametrize("name", ["conv2d_q8__amx_direct", "conv2d_bf16__amx_direct"])
+@pytest.mark.parametrize("name", ["conv2d_q8__amx_direct", "matmul_bf16__amx_packed"])
 def test_a_tier_that_computes_wrong_numbers_is_named(kernels: list[Kernel], name: str) -> None:
     assert disproof(kernels) is None
     direct = next(k for k in kernels if k.name == name)
