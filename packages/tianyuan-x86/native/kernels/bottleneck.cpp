@@ -78,6 +78,7 @@ void run_pointwise(const Pointwise &p, const float *x, float *y, const float *re
       bounds.activation == ACT_CLIP && bounds.lower <= 0.0f && bounds.upper >= 0.0f;
   TileOut out = {};
   out.next = y_block;
+  out.lanes = p.o - block * VF;
   out.lower = bounds.lower;
   out.upper = bounds.upper;
   for (int v = 0; v < vectors; ++v) {

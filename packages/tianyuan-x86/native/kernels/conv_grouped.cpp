@@ -100,10 +100,11 @@ void store_block(const Grouped &g, const float *acc, int64_t step, int64_t image
     store_pixels(g, e, acc, step, at, count, bias, valid);
 }
 
-// Whether a tile may finish its sums itself, as zeros behind the last channel stay zeros then.
+// Whether a tile may finish its sums itself, which are only bounded.
 bool begin_out(const Grouped &g, const Job &job, TileOut *out) {
   const Epilogue bounds = as_clip(g.epilogue);
   out->next = g.pixels * VF;
+  out->lanes = g.o - job.block * VF;
   out->lower = bounds.lower;
   out->upper = bounds.upper;
   for (int64_t v = 0; v < job.vectors && g.bias; ++v) {

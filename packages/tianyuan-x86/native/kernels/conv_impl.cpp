@@ -130,8 +130,7 @@ struct Pass {
   int vectors;
 };
 
-// Whether the tile may finish its sums itself: they are only bounded, and zeros, which stand behind
-// the last channel, stay zeros.
+// Whether the tile may finish its sums itself: they are only bounded, which zeros are already.
 bool finishes(const ConvPlan &p, Epilogue *bounds) {
   *bounds = as_clip(p.epilogue);
   return p.y_blocked && bounds->activation == ACT_CLIP && bounds->lower <= 0.0f &&
@@ -224,6 +223,7 @@ void run_item(const ConvPlan &p, const Band &b, const TileSegment *table, int64_
     pass.vectors = static_cast<int>(lesser(TILE_VECTORS, item.o1 - block));
     pass.tile.b = p.weight + block * pass.tile.b_next;
     if (pass.tile.out) load_bias(pass.out.bias, p, block, pass.vectors);
+    pass.out.lanes = p.o - block * VF;
     run_rows(&pass);
   }
 }

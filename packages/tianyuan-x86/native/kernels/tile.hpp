@@ -29,6 +29,7 @@ struct TileOut {
   float *y;
   const float *residual;  // in the form of y, or NULL
   int64_t next, half;     // distances of the second vector, and of the second half of the rows
+  int64_t lanes;          // channels that are there; zeros follow, as infinity * 0 is no zero
   float lower, upper;
   alignas(64) float bias[TILE_LANES];
 };

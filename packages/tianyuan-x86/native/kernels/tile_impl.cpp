@@ -19,6 +19,7 @@ TY_INLINE void finish_tile(vf (&c)[ROWS][VECTORS], const TileOut &out) {
 #pragma GCC unroll 4
   for (int v = 0; v < VECTORS; ++v) {
     const vf bias = vload(out.bias + v * VF);
+    const vm valid = vtail_mask(vtail_of(out.lanes - v * VF));
     if (out.residual) {
 #pragma GCC unroll 16
       for (int i = 0; i < ROWS; ++i) {
@@ -33,7 +34,7 @@ TY_INLINE void finish_tile(vf (&c)[ROWS][VECTORS], const TileOut &out) {
     for (int i = 0; i < ROWS; ++i) {
       const int64_t half = i < ROWS / HALVES ? 0 : out.half;
       vstore(out.y + half + i % (ROWS / HALVES) * VF + v * out.next,
-             vmin_fast(upper, vmax_fast(lower, c[i][v])));
+             vselect(valid, vmin_fast(upper, vmax_fast(lower, c[i][v])), vzero()));
     }
   }
 }

@@ -241,6 +241,26 @@ def test_backward_weight(kernel: Kernel, run: Any, call_of: Any) -> None:
     assert count >= 8
 
 
+def test_padding_stays_zero_beside_infinite_values(run: Any, call_of: Any) -> None:
+    """Infinity times the zeros behind the last channel is no zero; later kernels rely on zeros."""
+    rng = np.random.default_rng(0)
+    x, w = (np.abs(_numbers(rng, *shape)) for shape in ((1, 16, 5, 6), (20, 16, 1, 1)))
+    x[0, 3, 2, 2] = np.inf
+    want = np.minimum(np.einsum("oc,nchw->nohw", w[:, :, 0, 0], x), 6)
+    bias, residual = np.zeros(20, np.float32), np.zeros(want.shape, np.float32)
+    served = 0
+    for has_bias, has_residual in ((True, False), (True, True), (False, True), (False, False)):
+        arrays = [x, w, *([bias] if has_bias else []), *([residual] if has_residual else [])]
+        attrs = Conv2dFused(has_bias=has_bias, has_residual=has_residual, activation="relu6")
+        call = call_of("conv2d_fused", arrays, attrs)
+        for kernel in kernels_of("conv2d_fused"):
+            if _served(kernel, call):
+                got = run(kernel, call, arrays)[0]
+                np.testing.assert_allclose(got, want, rtol=1e-5, err_msg=kernel.name)
+                served += kernel.layouts.of_output(0) != "plain"
+    assert served
+
+
 def test_refusals_name_what_is_served(call_of: Any) -> None:
     dense, depthwise = CASES[3], CASES[20]
     for case, variant, part in (
