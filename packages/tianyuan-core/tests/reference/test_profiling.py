@@ -11,7 +11,7 @@ from tianyuan.errors import AttrError, KernelError
 from tianyuan.graph import lower, profiling
 from tianyuan.graph.graph import Graph
 from tianyuan.graph.options import Options
-from tianyuan.kernel import Call, Kernel
+from tianyuan.kernel import Call, CFunction, Kernel
 from tianyuan.op import NoAttrs, TensorSpec
 
 ops.register_all()
@@ -70,6 +70,15 @@ def test_measured_time_outweighs_the_estimate(clock):
     registry.register_kernels("bench", DEVICE, [boaster, modest])
     assert chosen("heuristic") == "exp_f32__boaster"
     assert chosen("profile") == "exp_f32__modest"
+
+
+def test_python_kernels_are_not_measured_beside_native_ones(clock, monkeypatch):
+    python, runs = kernel("exp_f32__python", 1e-9, clock, 1e-9)
+    native = Kernel("exp_f32__native", "exp", CFunction(1), cost=lambda call: 1e-3)
+    monkeypatch.setattr(profiling, "measure", lambda kernel, *rest: 1e-3)
+    registry.register_kernels("bench", DEVICE, [python, native])
+    assert chosen("profile") == "exp_f32__native"
+    assert not runs
 
 
 def test_first_run_does_not_count_and_the_least_of_the_others_does(clock):

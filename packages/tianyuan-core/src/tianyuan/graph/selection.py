@@ -114,6 +114,10 @@ def choices_of(
     served, refused = allowed(call, device, options)
     # At level 0 the choice is eager execution's, which pays no call-out.
     native = options.level > 0 and any(kernel.is_native for kernel in served)
+    if native and options.policy == PROFILE and any(k.is_native and _is_plain(k) for k in served):
+        # Measured alone, a Python kernel may use more threads than the program has.
+        refused += [(k.name, "not native, so not measured") for k in served if not k.is_native]
+        served = [kernel for kernel in served if kernel.is_native]
     items: list[Choice] = []
     for kernel in served:
         declared = (*kernel.layouts.inputs, *kernel.layouts.outputs)
@@ -137,6 +141,10 @@ def choices_of(
     for choice in items:
         cheapest.setdefault((*(choice.inputs[i] for i in varying), choice.outputs), choice)
     return Choices(tuple(cheapest.values()), tuple(refused))
+
+
+def _is_plain(kernel: Kernel) -> bool:
+    return {*kernel.layouts.inputs, *kernel.layouts.outputs} <= {PLAIN, SAME}
 
 
 def _layouts_for(
