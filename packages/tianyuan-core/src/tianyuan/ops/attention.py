@@ -30,39 +30,43 @@ def lowest_score(dtype: Any) -> float:
     return -6e4 if dtype.itemsize == 2 else -1e30
 
 
-def _expect_mask(mask: TensorSpec, query: TensorSpec, scores: shapes.Shape) -> None:
+def _expect_mask(op: str, mask: TensorSpec, query: TensorSpec, scores: shapes.Shape) -> None:
     if mask.dtype.kind != "b" and mask.dtype != query.dtype:
         raise DTypeError(
-            f"attention: mask has the wrong dtype, got {mask.dtype.name}, expected bool or "
+            f"{op}: mask has the wrong dtype, got {mask.dtype.name}, expected bool or "
             f"{query.dtype.name}"
         )
-    wide = shapes.broadcast("attention", scores, mask.shape) if mask.ndim >= 2 else ()
+    wide = shapes.broadcast(op, scores, mask.shape) if mask.ndim >= 2 else ()
     if tuple(map(int, wide)) != tuple(map(int, scores)):
         raise ShapeError(
-            f"attention: mask does not fit, got {shapes.format_shape(mask.shape)}, expected two "
+            f"{op}: mask does not fit, got {shapes.format_shape(mask.shape)}, expected two "
             f"axes or more that broadcast to {shapes.format_shape(scores)}"
         )
 
 
 def _infer(specs: Specs, attrs: Attention) -> Specs:
+    return (_result("attention", specs, attrs),)
+
+
+def _result(op: str, specs: Specs, attrs: Attention) -> TensorSpec:
+    """Return what attention gives for query, key, value and perhaps a mask, which ``op`` takes."""
     query, key, value = specs[:3]
     if attrs.scale != attrs.scale:
-        raise AttrError(f"attention: scale is no number, got {attrs.scale}, expected a finite one")
+        raise AttrError(f"{op}: scale is no number, got {attrs.scale}, expected a finite one")
     for what, spec in zip(("query", "key", "value"), specs, strict=False):
-        expect_float("attention", spec, what)
-    expect_same_dtype("attention", specs[:3])
+        expect_float(op, spec, what)
+    expect_same_dtype(op, specs[:3])
     fits = min(spec.ndim for spec in specs[:3]) >= 2
     fits = fits and int(query.shape[-1]) == int(key.shape[-1])
     if not fits or int(key.shape[-2]) != int(value.shape[-2]):
         got = ", ".join(shapes.format_shape(spec.shape) for spec in specs[:3])
         raise ShapeError(
-            f"attention: shapes do not fit, got {got}, expected (..., L, E), (..., S, E) and "
-            "(..., S, V)"
+            f"{op}: shapes do not fit, got {got}, expected (..., L, E), (..., S, E) and (..., S, V)"
         )
-    lead = shapes.broadcast("attention", *(spec.shape[:-2] for spec in specs[:3]))
+    lead = shapes.broadcast(op, *(spec.shape[:-2] for spec in specs[:3]))
     if len(specs) == 4:
-        _expect_mask(specs[3], query, (*lead, query.shape[-2], key.shape[-2]))
-    return (query.with_shape((*lead, query.shape[-2], value.shape[-1])),)
+        _expect_mask(op, specs[3], query, (*lead, query.shape[-2], key.shape[-2]))
+    return query.with_shape((*lead, query.shape[-2], value.shape[-1]))
 
 
 def _line(like: Any, count: int, shape: shapes.Shape) -> Any:
@@ -125,7 +129,7 @@ def _grad(ctx: GradContext, grads: Any) -> Sequence[Any]:
 
 def _infer_backward(specs: Specs, attrs: Attention) -> Specs:
     query, key, value, out, g, *masks = specs
-    (wanted,) = ATTENTION.infer((query, key, value, *masks), attrs)
+    wanted = _result("attention_backward", (query, key, value, *masks), attrs)
     expect_same_dtype("attention_backward", (query, out, g))
     for what, spec in (("the result", out), ("the gradient", g)):
         if tuple(map(int, spec.shape)) != tuple(map(int, wanted.shape)):
