@@ -67,7 +67,7 @@ SIGNATURES: dict[Any, str] = {
         "self, function=None, *, symbolic=False, capture_as_const=False, record_only=False, "
         "sublinear_memory_config=None, dtr_config=None, profiling=False, opt_level=2, "
         "graph_opt_config=None, symbolic_shape=True, without_host=False, imperative=False, "
-        "dynamic_shapes=None"
+        "dynamic_shapes=None, precision='full'"
     ),
     ty.Tensor: (
         "data, dtype=None, device=None, is_const=False, no_cache=False, name=None, "
