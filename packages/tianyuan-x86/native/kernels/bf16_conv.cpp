@@ -14,8 +14,7 @@ int run_direct(Read read, const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor 
   for (int64_t group = 0; group < s.groups; ++group) {
     ConvPlan p = plan_of(call, group);
     p.taps = taps;
-    p.weight =
-        call.weight + group * ceil_div(p.o, VF) * ceil_div(p.c, VF) * BLOCK_WORDS * VF * p.n_taps;
+    p.weight = call.weight + group * ceil_div(p.o, VF) * pair_weight_words(p);
     pair_conv_run(ctx, p, static_cast<float *>(workspace) + taps_floats(s));
   }
   return 0;

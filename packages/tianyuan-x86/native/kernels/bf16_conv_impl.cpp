@@ -15,7 +15,7 @@ void run_item(const Items &items, const Item &item) {
   tile.n_segments = items.segments;
   tile.a_row = 4 * p.sh * b.row;
   tile.b_step = VF;
-  tile.b_next = ceil_div(p.c, VF) * p.n_weights * BLOCK_WORDS * VF;
+  tile.b_next = pair_weight_words(p);
   const bool small = tile.b_next * 4 * TILE_VECTORS <= AHEAD_BYTES;
   for (int64_t block = item.o0; block < item.o1; block += TILE_VECTORS) {
     const int vectors = static_cast<int>(lesser(TILE_VECTORS, item.o1 - block));
@@ -37,8 +37,12 @@ void run_item(const Items &items, const Item &item) {
 
 }  // namespace
 
+int64_t pair_weight_words(const ConvPlan &p) {
+  return planes_of<1>(p) * p.n_weights * BLOCK_WORDS * VF;
+}
+
 void pair_conv_run(const ty_ctx *ctx, const ConvPlan &p, float *workspace) {
-  for_items(ctx, p, workspace, run_item);
+  for_items<1>(ctx, p, workspace, run_item);
 }
 
 }  // namespace TY_ISA

@@ -6,7 +6,8 @@
 namespace TY_ISA {
 namespace {
 
-enum { PIXEL_BYTES = 4 * BLOCK_WORDS, FEWEST_ROWS = 26 };
+// A pixel of the copy has the channels of two blocks, as many as a row of a tile holds.
+enum { PIXEL_WORDS = 2 * BLOCK_WORDS, PIXEL_BYTES = 4 * PIXEL_WORDS, FEWEST_ROWS = 26 };
 
 // How an item is walked: row by row, or over all positions, which are pixels and what lies between
 // two rows of them at the same distance. Positions are counted within a part.
@@ -23,7 +24,7 @@ int64_t cycles_of(const TileBlocks &rows) {
 
 Walk walk_of(const ConvPlan &p, const Band &b, const Item &item) {
   const int64_t width = item.x1 - item.x0, lines = item.y1 - item.y0;
-  const int64_t pitch = p.sh * b.row / BLOCK_WORDS;
+  const int64_t pitch = p.sh * b.row / PIXEL_WORDS;
   const TileBlocks row = tile_blocks(width), all = tile_blocks((lines - 1) * pitch + width);
   if (lines > 1 && cycles_of(all) < lines * cycles_of(row)) return {1, pitch, width, all};
   return {lines, width, width, row};
@@ -67,8 +68,8 @@ void run_item(const Items &items, const Item &item) {
   tile.segments = items.table;
   tile.n_segments = items.segments;
   tile.b_step = VF;
-  tile.b_next = ceil_div(p.c, VF) * p.n_weights * BLOCK_WORDS * VF;
-  configure(rows, BLOCK_WORDS);
+  tile.b_next = pair_weight_words(p);
+  configure(rows, PIXEL_WORDS);
   for (int64_t block = item.o0; block < item.o1; block += TILE_VECTORS) {
     const int vectors = static_cast<int>(lesser(TILE_VECTORS, item.o1 - block));
     begin_block(p, block, vectors, &tile);
@@ -96,8 +97,12 @@ void run_item(const Items &items, const Item &item) {
 
 }  // namespace
 
+int64_t pair_weight_words(const ConvPlan &p) {
+  return planes_of<2>(p) * p.n_weights * PIXEL_WORDS * VF;
+}
+
 void pair_conv_run(const ty_ctx *ctx, const ConvPlan &p, float *workspace) {
-  for_items(ctx, p, workspace, run_item);
+  for_items<2>(ctx, p, workspace, run_item);
 }
 
 }  // namespace TY_ISA

@@ -22,16 +22,70 @@ struct Items {
   int64_t segments;
 };
 
-// Segments over (channel block, tap), in the order in which the weight lies in memory.
+// How many channels a segment has, in blocks: 1, or 2 that a copy puts next to each other.
+template <int WIDTH>
+inline int64_t planes_of(const ConvPlan &p) {
+  return ceil_div(p.c, WIDTH * VF);
+}
+
+template <int WIDTH>
+inline Band pair_band(const ConvPlan &p) {
+  if (WIDTH == 1) return band_of(p);
+  ConvPlan whole = p;
+  whole.c = planes_of<WIDTH>(p) * WIDTH * VF;
+  Band b = band_of(whole, true);
+  b.row *= WIDTH;
+  b.plane *= WIDTH;
+  return b;
+}
+
+// Segments over (plane, tap), in the order in which the weight lies in memory.
+template <int WIDTH>
 inline int64_t fill_table(TileSegment *table, const ConvPlan &p, const Band &b) {
+  enum { CHANNELS = WIDTH * VF, PIXEL = WIDTH * BLOCK_WORDS };
   TileSegment *next = table;
-  for (int64_t block = 0; block < ceil_div(p.c, VF); ++block)
+  for (int64_t plane = 0; plane < planes_of<WIDTH>(p); ++plane)
     for (int64_t t = 0; t < p.n_taps; ++t, ++next) {
-      next->a = 4 * (block * b.plane + tap_offset(p, b, p.taps[t]));
-      next->b = (block * p.n_weights + p.taps[t].weight) * BLOCK_WORDS * VF;
-      next->count = ceil_div(lesser(VF, p.c - block * VF), 2);
+      next->a = 4 * (plane * b.plane + tap_offset(p, b, p.taps[t], PIXEL));
+      next->b = (plane * p.n_weights + p.taps[t].weight) * PIXEL * VF;
+      next->count = ceil_div(lesser(CHANNELS, p.c - plane * CHANNELS), 2);
     }
   return next - table;
+}
+
+// One phase of one row of two blocks, the second of which may be missing.
+inline void copy_row_wide(float *to, const float *low, const float *high, int64_t w, int64_t first,
+                          int64_t step, int64_t count) {
+  for (int64_t i = 0; i < count; ++i, to += 2 * BLOCK_WORDS) {
+    const int64_t at = first + i * step;
+    const bool inside = at >= 0 && at < w;
+    copy_pixel(to, inside ? low + at * BLOCK_WORDS : nullptr);
+    copy_pixel(to + BLOCK_WORDS, inside && high ? high + at * BLOCK_WORDS : nullptr);
+  }
+}
+
+// copy_band with two blocks of channels next to each other in each pixel.
+inline void copy_wide(float *to, const ConvPlan &p, const Band &b, int64_t image, int64_t y0,
+                      int64_t rows) {
+  const int64_t needed = copied_rows(p, b, rows), width = b.phase_width * 2 * BLOCK_WORDS;
+  const int64_t blocks = ceil_div(p.c, VF), size = p.h * p.w * BLOCK_WORDS;
+  for (int64_t row = 0; row < needed; ++row) {
+    const int64_t y = y0 * p.sh + b.min_y + row;
+    for (int64_t phase = 0; phase < p.sw; ++phase) {
+      const int64_t bit = row % p.sh * p.sw + phase;
+      if (bit < 64 && !(b.used >> bit & 1)) continue;
+      for (int64_t block = 0; block < blocks; block += 2) {
+        float *out = to + block / 2 * b.plane + row * b.row + phase * width;
+        if (y < 0 || y >= p.h) {
+          memset(out, 0, static_cast<size_t>(width) * sizeof(float));
+          continue;
+        }
+        const float *low = p.x + image * p.x_image + block * size + y * p.w * BLOCK_WORDS;
+        copy_row_wide(out, low, block + 1 < blocks ? low + size : nullptr, p.w, phase + b.min_x,
+                      p.sw, b.phase_width);
+      }
+    }
+  }
 }
 
 // Columns, rows and chunks of output blocks that one item takes.
@@ -53,23 +107,23 @@ inline Cut cut_of(const ty_ctx *ctx, const ConvPlan &p, const Band &b, int64_t p
   return cut;
 }
 
-inline int64_t table_words(int64_t c, int64_t taps) {
-  const int64_t bytes = ceil_div(c, VF) * taps * static_cast<int64_t>(sizeof(TileSegment));
+inline int64_t table_words(int64_t planes, int64_t taps) {
+  const int64_t bytes = planes * taps * static_cast<int64_t>(sizeof(TileSegment));
   return ceil_div(bytes, 64) * 16;
 }
 
 // Calls body(items, item) for all items, in parallel; the workspace is that of pair_conv_run.
-template <typename Body>
+template <int WIDTH, typename Body>
 inline void for_items(const ty_ctx *ctx, const ConvPlan &p, float *workspace, const Body &body) {
   if (p.n == 0 || p.o == 0 || p.oh <= 0 || p.ow <= 0) return;
-  const Band b = band_of(p);
+  const Band b = pair_band<WIDTH>(p);
   const int64_t blocks = ceil_div(p.o, VF), pairs = ceil_div(blocks, TILE_VECTORS);
   const Cut cut = cut_of(ctx, p, b, pairs);
   TileSegment *table = reinterpret_cast<TileSegment *>(workspace);
-  const int64_t segments = fill_table(table, p, b);
+  const int64_t segments = fill_table<WIDTH>(table, p, b);
   const Items items = {p, b, table, segments};
-  float *const scratch = workspace + table_words(p.c, p.n_taps);
-  const int64_t per_slot = b.copied ? ceil_div(source_planes(p) * b.plane, 16) * 16 : 0;
+  float *const scratch = workspace + table_words(planes_of<WIDTH>(p), p.n_taps);
+  const int64_t per_slot = b.copied ? ceil_div(planes_of<WIDTH>(p) * b.plane, 16) * 16 : 0;
   const int64_t y_bands = ceil_div(b.oh, cut.rows), x_bands = ceil_div(b.ow, cut.cols);
   const int64_t count = p.n * y_bands * x_bands * cut.chunks;
   ty_parallel(ctx, count, 1, [&](int64_t begin, int64_t end, int32_t slot) {
@@ -86,7 +140,7 @@ inline void for_items(const ty_ctx *ctx, const ConvPlan &p, float *workspace, co
                    nullptr};
       if (b.copied) {
         float *const copy = scratch + slot * per_slot;
-        copy_band(copy, p, b, item.image, item.y0, item.y1 - item.y0);
+        (WIDTH == 2 ? copy_wide : copy_band)(copy, p, b, item.image, item.y0, item.y1 - item.y0);
         item.origin = copy;
       } else {
         item.origin = p.x + item.image * p.x_image + (item.y0 * p.sh + b.min_y) * b.row +

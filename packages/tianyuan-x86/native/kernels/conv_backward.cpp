@@ -177,7 +177,8 @@ void run_weight_tile(const WeightGrad &w, const Chunk &chunk, int64_t tile, floa
     t.segments = chunk.table + done;
     t.n_segments = lesser(near, chunk.segments - done);
     for (int64_t k = 0; k < w.source.n_taps; ++k) {
-      t.a = chunk.source + i * w.plane + tap_offset(w.source, w.band, w.source.taps[k]);
+      t.a = chunk.source + i * w.plane +
+            tap_offset(w.source, w.band, w.source.taps[k], pixel_floats(w.source));
       t.c = sums + k * TILE_ROWS * TILE_LANES;
       run(&t);
     }

@@ -40,18 +40,20 @@ inline void find_spans(const ConvPlan &p, Band *b) {
   }
 }
 
-// Floats from the copied pixel of tap (min_y, min_x) to that of another, in a channel's plane.
-inline int64_t tap_offset(const ConvPlan &p, const Band &b, const ConvTap &tap) {
+// Floats from the copied pixel of tap (min_y, min_x) to that of another, in a channel's plane whose
+// pixels take `pixel` floats.
+inline int64_t tap_offset(const ConvPlan &p, const Band &b, const ConvTap &tap, int64_t pixel) {
   const int64_t y = tap.y - b.min_y, x = tap.x - b.min_x;
   const int64_t column = b.copied ? (x % p.sw) * b.phase_width + x / p.sw : x;
-  return y * b.row + column * pixel_floats(p);
+  return y * b.row + column * pixel;
 }
 
 inline int64_t copied_rows(const ConvPlan &p, const Band &b, int64_t rows) {
   return (rows - 1) * p.sh + b.span_y + 1;
 }
 
-inline Band band_of(const ConvPlan &p) {
+// `copies` asks for a copy whether or not the source could be read in place.
+inline Band band_of(const ConvPlan &p, bool copies = false) {
   Band b = {};
   find_spans(p, &b);
   const int64_t pixel = pixel_floats(p);
@@ -60,7 +62,7 @@ inline Band band_of(const ConvPlan &p) {
   const bool inside = b.min_y >= 0 && b.min_x >= 0 &&
                       b.min_y + b.span_y + (p.oh - 1) * p.sh < p.h &&
                       b.min_x + b.span_x + p.ow - 1 < p.w;
-  b.copied = p.sw != 1 || !inside;
+  b.copied = copies || p.sw != 1 || !inside;
   if (!b.copied) {
     b.row = p.w * pixel;
     b.plane = p.h * b.row;

@@ -179,7 +179,8 @@ struct PlaneTap {
 };
 
 void fill_offsets(const ConvPlan &p, const Band &b, PlaneTap *table) {
-  for (int64_t t = 0; t < p.n_taps; ++t) table[t] = {tap_offset(p, b, p.taps[t]), p.taps[t].weight};
+  for (int64_t t = 0; t < p.n_taps; ++t)
+    table[t] = {tap_offset(p, b, p.taps[t], pixel_floats(p)), p.taps[t].weight};
 }
 
 // Vectors of neighbouring output pixels, row by row.

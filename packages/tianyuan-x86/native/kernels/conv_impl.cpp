@@ -15,7 +15,7 @@ int64_t fill_table(TileSegment *table, const ConvPlan &p, const Band &b) {
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t plane = (p.x_blocked ? block : block * VF) * b.plane;
     for (int64_t t = 0; t < p.n_taps; ++t) {
-      next->a = plane + tap_offset(p, b, p.taps[t]);
+      next->a = plane + tap_offset(p, b, p.taps[t], pixel_floats(p));
       next->b = (block * p.n_weights + p.taps[t].weight) * VF * VF;
       next->count = lesser(VF, p.c - block * VF);
       if (joins_taps(p) && next != table && next->a == next[-1].a + next[-1].count &&

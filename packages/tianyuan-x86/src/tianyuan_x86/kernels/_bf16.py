@@ -18,6 +18,7 @@ from ._int8 import TILE_ROWS
 
 IMAGE = "nchw16c_bf16"
 CONV_WEIGHT = "oihw16o2i_bf16"
+WIDE_WEIGHT = "oihw16o32i_bf16"  # planes of 32 inputs, as tiles hold
 FIRST_WEIGHT = "ohw16o2wi_bf16"  # pairs run along a kernel's row, channels innermost
 MATRIX = "kn32n2k_bf16"  # second operand (K, N)
 MATRIX_TRANSPOSED = "nk32n2k_bf16"  # second operand (N, K)
@@ -100,22 +101,22 @@ def _unpack_image(array: np.ndarray, shape: Shape) -> np.ndarray:
     return np.ascontiguousarray(merged[:, :c])
 
 
-def _weight_extents(shape: Shape) -> Shape:
+def _weight_extents(inputs: int, shape: Shape) -> Shape:
     o, i, h, w = shape
-    return (blocks(o), blocks(i), h, w, LANES // 2, LANES)
+    return (blocks(o), -(-i // inputs), h, w, inputs // 2, LANES)
 
 
-def _pack_weight(array: np.ndarray) -> np.ndarray:
+def _pack_weight(inputs: int, array: np.ndarray) -> np.ndarray:
     o, i, h, w = array.shape
-    padded = _padded(array, LANES, LANES, 1, 1)
-    split = padded.reshape(blocks(o), LANES, blocks(i), LANES // 2, 2, h, w)
+    padded = _padded(array, LANES, inputs, 1, 1)
+    split = padded.reshape(blocks(o), LANES, -(-i // inputs), inputs // 2, 2, h, w)
     return words(split.transpose(0, 2, 5, 6, 3, 1, 4))[..., 0]
 
 
 def _unpack_weight(array: np.ndarray, shape: Shape) -> np.ndarray:
     o, i, h, w = shape
     split = values(array[..., None]).transpose(0, 5, 1, 4, 6, 2, 3)
-    merged = split.reshape(array.shape[0] * LANES, array.shape[1] * LANES, h, w)
+    merged = split.reshape(array.shape[0] * LANES, array.shape[1] * array.shape[4] * 2, h, w)
     return np.ascontiguousarray(merged[:o, :i])
 
 
@@ -213,8 +214,17 @@ def all_layouts() -> list[Layout]:
     """Return the layouts of images and weights; what pads them is zero."""
     forms = [
         (IMAGE, 4, _image_extents, _pack_image, _unpack_image),
-        (CONV_WEIGHT, 4, _weight_extents, _pack_weight, _unpack_weight),
         (FIRST_WEIGHT, 4, _first_extents, _pack_first, _unpack_first),
+    ]
+    forms += [
+        (
+            name,
+            4,
+            partial(_weight_extents, inputs),
+            partial(_pack_weight, inputs),
+            _unpack_weight,
+        )
+        for name, inputs in ((CONV_WEIGHT, LANES), (WIDE_WEIGHT, 2 * LANES))
     ]
     forms += [
         (

@@ -101,11 +101,11 @@ def _band(rows: int, first_row: int, next_row: int, row: int) -> int:
     return round_up(max(min(whole, _BAND), one), _LINE)
 
 
-def _forward_band(g: Geometry, lanes: int, blocked: bool, words: int) -> int:
+def _forward_band(g: Geometry, lanes: int, blocked: bool, words: int, copies: bool) -> int:
     (sh, sw), (span_y, span_x) = g.stride, g.span
     inside = g.top == g.left == 0
     inside &= span_y + (g.oh - 1) * sh < g.h and span_x + g.ow - 1 < g.w
-    if sw == 1 and inside:
+    if sw == 1 and inside and not copies:
         return 0
     channels = round_up(g.c // g.groups, lanes) if blocked else g.c // g.groups
     return _band(g.oh, span_y + 1, sh, sw * (g.ow + span_x // sw) * channels // words)
@@ -116,17 +116,24 @@ def _packed_weight(outputs: int, inputs: int, taps: int, lanes: int) -> int:
 
 
 def forward_bytes(
-    g: Geometry, lanes: int, threads: int, blocked: bool, packs: bool, words: int = 1
+    g: Geometry,
+    lanes: int,
+    threads: int,
+    blocked: bool,
+    packs: bool,
+    words: int = 1,
+    copies: bool = False,
 ) -> int:
     """Return the workspace of the direct convolution; ``packs`` where it takes plain weights.
 
-    ``words`` is how many values a word of 32 bits holds.
+    ``words`` is how many values a word of 32 bits holds; ``copies`` where no source is read in
+    place.
     """
     c, o = g.c // g.groups, g.o // g.groups
     floats = _table(g.taps) + _table(round_up(c, lanes) // lanes * g.taps)
     if packs:
         floats += _packed_weight(o, c, g.taps, lanes)
-    return 4 * (floats + threads * _forward_band(g, lanes, blocked, words))
+    return 4 * (floats + threads * _forward_band(g, lanes, blocked, words, copies))
 
 
 def _plane(g: Geometry) -> int:

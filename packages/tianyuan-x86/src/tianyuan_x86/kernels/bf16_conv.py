@@ -39,11 +39,9 @@ def _tile_seconds(g: geo.Geometry) -> float:
     """Estimate the products in tiles, which walk as `walk_of` of bf16_conv_tiles_impl.cpp does."""
     inputs, outputs = g.c // g.groups, g.o // g.groups
     (sh, sw), span_x = g.stride, g.span[1]
-    inside = g.top == g.left == 0 and span_x + g.ow - 1 < g.w
-    pitch = sh * (g.w if sw == 1 and inside else sw * (g.ow + span_x // sw))
-    between = (g.oh - 1) * pitch + g.ow if pitch > g.ow else g.oh * g.ow
+    between = (g.oh - 1) * sh * sw * (g.ow + span_x // sw) + g.ow
     height = min(g.oh * b16.height_of(g.ow), b16.height_of(between))
-    steps = g.taps * b16.blocks(inputs)
+    steps = g.taps * -(-inputs // (2 * b16.LANES))
     results = g.n * g.oh * g.ow * outputs
     return g.groups * b16.tile_seconds(g.n * height, steps, outputs, results)
 
@@ -55,15 +53,17 @@ def _cost(tier: Tier, call: Call) -> float:
         padding = geo.round_up(outputs, b16.LANES) / max(outputs, 1)
         seconds = g.flops * padding / b16.vector_rate(tier, _RATE)
     else:
-        seconds = _tile_seconds(g)
+        seconds = _tile_seconds(g) + call.inputs[0].nbytes / _VALUES  # read and written by the copy
     moved = (call.outputs[0].nbytes + call.inputs[0].nbytes) / 2
     seconds += moved / _VALUES
     return g.groups * _START + seconds / min(float(call.threads), max(1.0, g.flops / 1e6))
 
 
-def _direct_bytes(call: Call) -> int:
-    g = geo.geometry(call)
-    return geo.forward_bytes(g, b16.LANES, call.threads, blocked=True, packs=False, words=2)
+def _direct_bytes(tiles: bool, call: Call) -> int:
+    g, lanes = geo.geometry(call), b16.LANES * (2 if tiles else 1)
+    return geo.forward_bytes(
+        g, lanes, call.threads, blocked=True, packs=False, words=2, copies=tiles
+    )
 
 
 def _first_bytes(call: Call) -> int:
@@ -78,11 +78,14 @@ def _first_bytes(call: Call) -> int:
 def kernels(tier: Tier) -> list[Kernel]:
     """Return the convolutions of a tier."""
     found = []
+    tiles = tier.name not in BF16_TIERS
+    weight = b16.WIDE_WEIGHT if tiles else b16.CONV_WEIGHT
+    whole, room = partial(whole_blocks, b16.LANES), partial(_direct_bytes, tiles)
     for variant, x, w, supports, workspace in (
-        ("direct", b16.IMAGE, b16.CONV_WEIGHT, partial(whole_blocks, b16.LANES), _direct_bytes),
+        ("direct", b16.IMAGE, weight, whole, room),
         ("first", PLAIN, b16.FIRST_WEIGHT, _first, _first_bytes),
     ):
-        if variant == "first" and tier.name not in BF16_TIERS:
+        if variant == "first" and tiles:
             continue  # runs of few channels are no whole steps of tiles
         common = {
             "dtypes": ("float32",), "workspace": workspace, "tolerance": b16.ROUNDING,
