@@ -27,6 +27,11 @@ def _added(w: Writer, y: str, bias: tuple[str, ...]) -> str:
 @exporter("linear_dynamic")
 def linear_dynamic(w: Writer, node: Node, x: str, weight: str, scales: str, *bias: str) -> str:
     """Write a product of integers that the range of the input makes."""
+    rows, terms = map(int, spec_of(node, 1).shape)
+    if terms == 0:
+        # ONNX Runtime leaves integer sums without terms unset, and knows those of floats.
+        empty = w.constant(np.zeros((0, rows), np.float32), name=f"{weight}_empty")
+        return _added(w, w.op("MatMul", x, empty), bias)
     q, scale, zero = w.ops(3, "DynamicQuantizeLinear", x)
     sums = w.op("MatMulInteger", q, _transposed(w, weight), zero)
     factor = w.op("Mul", scale, scales)
