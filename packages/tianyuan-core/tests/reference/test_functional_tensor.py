@@ -218,7 +218,7 @@ def test_gradients(ours, theirs):
         (lambda: F.arange(0, 3, 0), AttrError, "^arange: step"),
         (lambda: F.where(Tensor(X), 1, 2), DTypeError, "^where: mask must be bool"),
         (lambda: F.flatten(Tensor(X), 2, 0), AttrError, "^flatten: axes are crossed"),
-        (lambda: F.roll(Tensor(X), (1, 2, 3), (0, 1)), AttrError, "^roll: shifts do not fit the axes, got 3"),
+        (lambda: F.roll(Tensor(X), (1, 2, 3), (0, 1)), AttrError, "^roll: shifts do not fit"),
         (lambda: F.diag(Tensor(X)), ShapeError, "^diag: input must be"),
         (lambda: F.meshgrid(Tensor(X)), ShapeError, "^meshgrid: inputs must be vectors"),
     ],
