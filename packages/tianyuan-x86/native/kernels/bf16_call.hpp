@@ -35,15 +35,7 @@ inline int read_fused(const ty_ctx *ctx, const ty_tensor *inputs, const ty_tenso
                       const ty_attrs *attrs, Call *call) {
   const auto *a = reinterpret_cast<const ty_conv2d_fused_attrs *>(attrs);
   *call = call_of(*a, inputs, outputs[0]);
-  int next = 2;
-  if (a->has_bias) call->bias = static_cast<const float *>(inputs[next++].data);
-  if (a->has_residual) call->residual = static_cast<const float *>(inputs[next].data);
-  const char *name = TY_STRING(a, a->activation);
-  call->epilogue = {activation_of(name), static_cast<float>(a->lower),
-                    static_cast<float>(a->upper)};
-  if (call->epilogue.activation == ACT_UNKNOWN)
-    return ty_fail(ctx, "conv2d_fused: unknown activation, got '%s'", name);
-  return 0;
+  return read_epilogue(ctx, *a, inputs, call);
 }
 
 typedef int (*Read)(const ty_ctx *, const ty_tensor *, const ty_tensor *, const ty_attrs *, Call *);

@@ -180,14 +180,8 @@ int conv2d_fused(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
                  const ty_attrs *attrs, void *) {
   const auto &a = *reinterpret_cast<const ty_conv2d_fused_attrs *>(attrs);
   Depthwise d = depthwise_of(a, inputs, outputs[0]);
-  int next = 2;
-  if (a.has_bias) d.bias = static_cast<const float *>(inputs[next++].data);
-  if (a.has_residual) d.residual = static_cast<const uint16_t *>(inputs[next].data);
-  const char *name = TY_STRING(&a, a.activation);
-  d.epilogue =
-      as_clip({activation_of(name), static_cast<float>(a.lower), static_cast<float>(a.upper)});
-  if (d.epilogue.activation == ACT_UNKNOWN)
-    return ty_fail(ctx, "conv2d_fused: unknown activation, got '%s'", name);
+  if (read_epilogue(ctx, a, inputs, &d)) return 1;
+  d.epilogue = as_clip(d.epilogue);
   return run(ctx, d);
 }
 

@@ -4,6 +4,7 @@
 // the block touches, words over the outputs: zero where input and output differ in group. Groups
 // have an even number of inputs, so that pairs lie in one group and one block.
 #include "bf16_conv.hpp"
+#include "conv_shape.hpp"
 
 namespace TY_ISA {
 namespace {
@@ -123,14 +124,8 @@ int conv2d_fused(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
                  const ty_attrs *attrs, void *workspace) {
   const auto *a = reinterpret_cast<const ty_conv2d_fused_attrs *>(attrs);
   Grouped g = grouped_of(inputs, outputs[0], a->groups);
-  int next = 2;
-  if (a->has_bias) g.bias = static_cast<const float *>(inputs[next++].data);
-  if (a->has_residual) g.residual = static_cast<const uint16_t *>(inputs[next].data);
-  const char *name = TY_STRING(a, a->activation);
-  g.epilogue =
-      as_clip({activation_of(name), static_cast<float>(a->lower), static_cast<float>(a->upper)});
-  if (g.epilogue.activation == ACT_UNKNOWN)
-    return ty_fail(ctx, "conv2d_fused: unknown activation, got '%s'", name);
+  if (read_epilogue(ctx, *a, inputs, &g)) return 1;
+  g.epilogue = as_clip(g.epilogue);
   return run(ctx, g, workspace);
 }
 

@@ -28,14 +28,7 @@ int depthwise_fused_of(const ty_ctx *ctx, const ty_tensor *inputs, const ty_tens
                        const ty_attrs *attrs, Depthwise *d) {
   const ty_conv2d_fused_attrs &a = *reinterpret_cast<const ty_conv2d_fused_attrs *>(attrs);
   *d = depthwise_of(a, inputs, y);
-  int next = 2;
-  if (a.has_bias) d->bias = static_cast<const float *>(inputs[next++].data);
-  if (a.has_residual) d->residual = static_cast<const float *>(inputs[next].data);
-  const char *name = TY_STRING(&a, a.activation);
-  d->epilogue = {activation_of(name), static_cast<float>(a.lower), static_cast<float>(a.upper)};
-  if (d->epilogue.activation == ACT_UNKNOWN)
-    return ty_fail(ctx, "conv2d_fused: unknown activation, got '%s'", name);
-  return 0;
+  return read_epilogue(ctx, a, inputs, d);
 }
 
 // Kernel rows [i0, i1) and columns [j0, j1) that meet the source, `x` at kernel element (0, 0).

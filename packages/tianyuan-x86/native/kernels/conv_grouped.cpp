@@ -3,6 +3,7 @@
 // The weight of each block of VF outputs holds, for every input channel of the groups that the
 // block touches, a vector over the outputs: zero where input and output differ in group.
 #include "conv.hpp"
+#include "conv_shape.hpp"
 
 namespace TY_ISA {
 namespace {
@@ -221,13 +222,7 @@ int conv2d_fused(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
                  const ty_attrs *attrs, void *workspace) {
   const auto *a = reinterpret_cast<const ty_conv2d_fused_attrs *>(attrs);
   Grouped g = grouped_of(inputs, outputs[0], a->groups);
-  int next = 2;
-  if (a->has_bias) g.bias = static_cast<const float *>(inputs[next++].data);
-  if (a->has_residual) g.residual = static_cast<const float *>(inputs[next].data);
-  const char *name = TY_STRING(a, a->activation);
-  g.epilogue = {activation_of(name), static_cast<float>(a->lower), static_cast<float>(a->upper)};
-  if (g.epilogue.activation == ACT_UNKNOWN)
-    return ty_fail(ctx, "conv2d_fused: unknown activation, got '%s'", name);
+  if (read_epilogue(ctx, *a, inputs, &g)) return 1;
   return run(ctx, g, workspace);
 }
 

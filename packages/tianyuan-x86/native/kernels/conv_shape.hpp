@@ -1,4 +1,4 @@
-// Reads a convolution's extents from its attrs struct and the shapes of its tensors.
+// Reads a convolution from its attrs and tensors: extents, taps, and what follows its sums.
 #pragma once
 
 #include "conv.hpp"
@@ -14,6 +14,21 @@ inline ConvShape conv_shape(const Attrs &a, const int64_t *x, const int64_t *w, 
   const int64_t *dilation = TY_INTS(&a, a.dilation);
   return {x[0], x[1],      x[2],      x[3],        y[1],        y[2],       y[3],       w[2],
           w[3], stride[0], stride[1], dilation[0], dilation[1], padding[0], padding[1], a.groups};
+}
+
+// Reads what follows a fused convolution's sums into `call`: bias, residual in the form of the
+// result, and epilogue.
+template <typename Call>
+inline int read_epilogue(const ty_ctx *ctx, const ty_conv2d_fused_attrs &a, const ty_tensor *inputs,
+                         Call *call) {
+  int next = 2;
+  if (a.has_bias) call->bias = static_cast<const float *>(inputs[next++].data);
+  if (a.has_residual) call->residual = static_cast<decltype(call->residual)>(inputs[next].data);
+  const char *name = TY_STRING(&a, a.activation);
+  call->epilogue = {activation_of(name), static_cast<float>(a.lower), static_cast<float>(a.upper)};
+  if (call->epilogue.activation == ACT_UNKNOWN)
+    return ty_fail(ctx, "conv2d_fused: unknown activation, got '%s'", name);
+  return 0;
 }
 
 // The taps of a convolution in the order of its kernel.

@@ -317,13 +317,7 @@ int run_fused(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, co
   const ty_conv2d_fused_attrs *a = reinterpret_cast<const ty_conv2d_fused_attrs *>(attrs);
   Wino w = wino_of(inputs, outputs);
   w.s = conv_shape(*a, inputs[0].shape, inputs[1].shape, outputs[0].shape);
-  int next = 2;
-  if (a->has_bias) w.bias = static_cast<const float *>(inputs[next++].data);
-  if (a->has_residual) w.residual = static_cast<const float *>(inputs[next].data);
-  const char *name = TY_STRING(a, a->activation);
-  w.epilogue = {activation_of(name), static_cast<float>(a->lower), static_cast<float>(a->upper)};
-  if (w.epilogue.activation == ACT_UNKNOWN)
-    return ty_fail(ctx, "conv2d_fused: unknown activation, got '%s'", name);
+  if (read_epilogue(ctx, *a, inputs, &w)) return 1;
   run<M>(ctx, &w, static_cast<float *>(workspace));
   return 0;
 }
