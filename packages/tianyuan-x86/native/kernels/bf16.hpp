@@ -4,19 +4,12 @@
 // the other operand's words are broadcast; each product adds two terms to a float32 sum.
 #pragma once
 
+#include "element.hpp"
 #include "epilogue.hpp"
 #include "kernel.hpp"
 #include "tile.hpp"
 
 namespace TY_ISA {
-
-// 16 values from and to bfloat16; storing rounds half to even.
-TY_INLINE void vstore_pairs(uint16_t *to, vf x) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i *>(to), (__m256i)_mm512_cvtneps_pbh(x));
-}
-TY_INLINE void vstore_pairs_of(uint16_t *to, vf x, vm valid) {  // zero where not valid
-  _mm256_storeu_si256(reinterpret_cast<__m256i *>(to), (__m256i)_mm512_maskz_cvtneps_pbh(valid, x));
-}
 
 // Where the rows of the first operand lie, and what the results are.
 enum PairKind {

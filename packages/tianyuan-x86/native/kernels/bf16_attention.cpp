@@ -54,7 +54,7 @@ void round_queries(const Attention &a, char *to) {
   for (int64_t row = 0; row < a.rows; ++row) {
     uint16_t *out = reinterpret_cast<uint16_t *>(to + row * row_bytes(a.depth));
     for (int64_t i = 0; i < a.depth; i += VF)
-      vstore_pairs(out + i, vload_tail(a.query + row * a.depth + i, vtail_of(a.depth - i)));
+      vstore_element(out + i, vload_tail(a.query + row * a.depth + i, vtail_of(a.depth - i)));
   }
 }
 
@@ -131,7 +131,7 @@ float weigh(const Attention &a, int64_t row, float *scores, uint16_t *weights) {
   for (int64_t j = 0; j < a.keys; j += VF) {
     const vf p = exponential(vsub(vload(scores + j), by));
     sum = vadd(sum, p);
-    vstore_pairs(weights + j, p);
+    vstore_element(weights + j, p);
   }
   return 1.0f / vhsum(sum);
 }

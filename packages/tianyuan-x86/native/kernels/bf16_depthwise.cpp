@@ -42,7 +42,7 @@ TY_INLINE void store_pixel(const Plane &p, int64_t at, vf sum) {
     sum = vmin_fast(vset1(e.upper), vmax_fast(vset1(e.lower), sum));
   else
     sum = activate_smooth(sum, e.activation);
-  vstore_pairs_of(p.y + at * VF, sum, p.valid);
+  vstore_element_of(p.y + at * VF, sum, p.valid);
 }
 
 // Any pixel: the kernel elements [i0, i1) x [j0, j1) meet the source.

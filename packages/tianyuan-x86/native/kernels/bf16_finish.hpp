@@ -17,7 +17,7 @@ TY_INLINE void store(const PairTile *t, vf sum, int64_t at, vm valid) {
   } else {
     if (t->residual) sum = vadd(sum, vload_bf16(static_cast<const uint16_t *>(t->residual) + at));
     sum = vmin_fast(vset1(t->epilogue.upper), vmax_fast(vset1(t->epilogue.lower), sum));
-    vstore_pairs_of(static_cast<uint16_t *>(t->y) + at, sum, valid);
+    vstore_element_of(static_cast<uint16_t *>(t->y) + at, sum, valid);
   }
 }
 
@@ -44,7 +44,7 @@ TY_INLINE void store_smooth(const PairTile *t, vf sum, int64_t at, vm valid) {
     vstore_tail(static_cast<float *>(t->y) + at, finished(sum, activation), valid);
   } else {
     if (t->residual) sum = vadd(sum, vload_bf16(static_cast<const uint16_t *>(t->residual) + at));
-    vstore_pairs_of(static_cast<uint16_t *>(t->y) + at, finished(sum, activation), valid);
+    vstore_element_of(static_cast<uint16_t *>(t->y) + at, finished(sum, activation), valid);
   }
 }
 

@@ -23,7 +23,7 @@ void interleave(uint16_t *to, const float *from, int64_t c, int64_t plane, int64
     for (int64_t x = 0; x < w; x += VF) {
       const int64_t some = lesser(VF, w - x);
       alignas(32) uint16_t lanes[VF];
-      vstore_pairs(lanes, vload_tail(row + x, vtail_of(some)));
+      vstore_element(lanes, vload_tail(row + x, vtail_of(some)));
       if (c == 1) {
         memcpy(out + x, lanes, static_cast<size_t>(some) * 2);
         continue;

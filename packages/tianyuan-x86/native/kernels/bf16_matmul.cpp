@@ -27,9 +27,9 @@ PairProduct product_of(const ty_tensor *inputs, const ty_tensor &out) {
 void round_row(char *to, const float *from, int64_t k) {
   int64_t i = 0;
   uint16_t *out = reinterpret_cast<uint16_t *>(to);
-  for (; i + VF <= k; i += VF) vstore_pairs(out + i, vload(from + i));
+  for (; i + VF <= k; i += VF) vstore_element(out + i, vload(from + i));
   for (; i % PAIR_STEP != 0 || i < k; i += VF)
-    vstore_pairs(out + i, i < k ? vload_tail(from + i, vtail_of(k - i)) : vzero());
+    vstore_element(out + i, i < k ? vload_tail(from + i, vtail_of(k - i)) : vzero());
 }
 
 int run(const ty_ctx *ctx, const PairProduct &p, void *workspace) {

@@ -18,9 +18,6 @@ struct PairProduct {
   Epilogue epilogue;
 };
 
-TY_INLINE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-TY_INLINE int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
-
 // Bytes of a row of pairs; more than a power of two, so that neighbours do not meet in a cache's
 // sets.
 TY_INLINE int64_t pair_row_bytes(int64_t k) { return ceil_div(2 * k, 64) * 64 + 64; }

@@ -1,16 +1,13 @@
-// take, concat and slice along the channels of blocked images in float32.
+// take, concat and slice along the channels of blocked images, in either element.
 #include <string.h>
 
-#include "kernel.hpp"
-#include "simd.hpp"
+#include "element.hpp"
 
 namespace TY_ISA {
 namespace {
 
 #define ARGUMENTS \
   const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *raw, void *
-
-TY_INLINE int64_t blocks_of(int64_t channels) { return (channels + VF - 1) / VF; }
 
 // Where an output channel comes from.
 struct Origin {
@@ -20,27 +17,46 @@ struct Origin {
 // What one block of a source gives to one block of the result: lane i takes lane index[i] where
 // chosen[i] is -1.
 struct Part {
-  const float *from;
+  const element *from;
   int32_t index[VF], chosen[VF];
 };
 
-#if TY_VF == 16
-TY_INLINE vm chosen_lanes(const Part &part) { return _mm512_movepi32_mask(vi_load(part.chosen)); }
-TY_INLINE vf pick(vf old, vm chosen, vi index, vf x) {
-  return _mm512_mask_permutexvar_ps(old, chosen, index, x);
+// The elements of a block as they lie in memory, since moving rounds nothing.
+#if defined(__AVX512BF16__)
+typedef __m256i Lanes;
+TY_INLINE Lanes load_lanes(const element *p) { return _mm256_loadu_si256((const __m256i *)p); }
+TY_INLINE void store_lanes(element *p, Lanes x) { _mm256_storeu_si256((__m256i *)p, x); }
+TY_INLINE Lanes no_lanes() { return _mm256_setzero_si256(); }
+TY_INLINE Lanes pick(Lanes old, vm chosen, vi index, Lanes x) {
+  return _mm256_mask_permutexvar_epi16(old, chosen, _mm512_cvtepi32_epi16(index), x);
 }
 #else
-TY_INLINE vm chosen_lanes(const Part &part) { return vi_as_vf(vi_load(part.chosen)); }
-TY_INLINE vf pick(vf old, vm chosen, vi index, vf x) {
+typedef vf Lanes;
+TY_INLINE Lanes load_lanes(const element *p) { return vload(p); }
+TY_INLINE void store_lanes(element *p, Lanes x) { vstore(p, x); }
+TY_INLINE Lanes no_lanes() { return vzero(); }
+TY_INLINE Lanes pick(Lanes old, vm chosen, vi index, Lanes x) {
+#if TY_VF == 16
+  return _mm512_mask_permutexvar_ps(old, chosen, index, x);
+#else
   return vselect(chosen, _mm256_permutevar8x32_ps(x, index), old);
+#endif
 }
 #endif
 
+TY_INLINE vm chosen_lanes(const Part &part) {
+#if TY_VF == 16
+  return _mm512_movepi32_mask(vi_load(part.chosen));
+#else
+  return vi_as_vf(vi_load(part.chosen));
+#endif
+}
+
 template <int COUNT>
-void move_few(float *to, const Part *parts, int64_t pixels) {
+void move_few(element *to, const Part *parts, int64_t pixels) {
   vm chosen[COUNT];
   vi index[COUNT];
-  const float *from[COUNT];
+  const element *from[COUNT];
 #pragma GCC unroll 4
   for (int i = 0; i < COUNT; ++i) {
     chosen[i] = chosen_lanes(parts[i]);
@@ -48,14 +64,14 @@ void move_few(float *to, const Part *parts, int64_t pixels) {
     from[i] = parts[i].from;
   }
   for (int64_t at = 0; at < pixels * VF; at += VF) {
-    vf x = vzero();
+    Lanes x = no_lanes();
 #pragma GCC unroll 4
-    for (int i = 0; i < COUNT; ++i) x = pick(x, chosen[i], index[i], vload(from[i] + at));
-    vstore(to + at, x);
+    for (int i = 0; i < COUNT; ++i) x = pick(x, chosen[i], index[i], load_lanes(from[i] + at));
+    store_lanes(to + at, x);
   }
 }
 
-void move_block(float *to, const Part *parts, int count, int64_t pixels) {
+void move_block(element *to, const Part *parts, int count, int64_t pixels) {
   switch (count) {
     case 1:
       return move_few<1>(to, parts, pixels);
@@ -69,15 +85,15 @@ void move_block(float *to, const Part *parts, int count, int64_t pixels) {
       break;
   }
   for (int64_t at = 0; at < pixels * VF; at += VF) {
-    vf x = vzero();
+    Lanes x = no_lanes();
     for (int i = 0; i < count; ++i)
-      x = pick(x, chosen_lanes(parts[i]), vi_load(parts[i].index), vload(parts[i].from + at));
-    vstore(to + at, x);
+      x = pick(x, chosen_lanes(parts[i]), vi_load(parts[i].index), load_lanes(parts[i].from + at));
+    store_lanes(to + at, x);
   }
 }
 
 // Adds the lane to the part of its source block, which it opens where there is none.
-int add_lane(Part *parts, int count, const float *from, int64_t lane, int64_t source_lane) {
+int add_lane(Part *parts, int count, const element *from, int64_t lane, int64_t source_lane) {
   int at = 0;
   while (at < count && parts[at].from != from) ++at;
   if (at == count) {
@@ -97,7 +113,7 @@ void move_channels(const ty_ctx *ctx, const ty_tensor *inputs, const ty_tensor &
                    const OriginOf &origin_of) {
   const int64_t channels = y.shape[1], pixels = y.shape[2] * y.shape[3];
   const int64_t blocks = blocks_of(channels);
-  float *const out = static_cast<float *>(y.data);
+  element *const out = static_cast<element *>(y.data);
   if (pixels == 0) return;
   ty_parallel(
       ctx, y.shape[0] * blocks, 1 + 8192 / (pixels * VF), [&](int64_t begin, int64_t end, int32_t) {
@@ -109,8 +125,9 @@ void move_channels(const ty_ctx *ctx, const ty_tensor *inputs, const ty_tensor &
             const Origin origin = origin_of(first + lane);
             const ty_tensor &x = inputs[origin.input];
             const int64_t block = image * blocks_of(x.shape[1]) + origin.channel / VF;
-            count = add_lane(parts, count, static_cast<const float *>(x.data) + block * pixels * VF,
-                             lane, origin.channel % VF);
+            count =
+                add_lane(parts, count, static_cast<const element *>(x.data) + block * pixels * VF,
+                         lane, origin.channel % VF);
           }
           move_block(out + at * pixels * VF, parts, count, pixels);
         }
@@ -162,6 +179,10 @@ int slice(ARGUMENTS) {
 }  // namespace
 }  // namespace TY_ISA
 
-TY_EXPORT_KERNELS(channels, TY_KERNEL(take, "take_f32", "channels"),
-                  TY_KERNEL(concat, "concat_f32", "channels"),
-                  TY_KERNEL(slice, "slice_f32", "channels"))
+#if defined(__AVX512BF16__)
+#define CHANNELS(op) TY_KERNEL(op, #op "_bf16", "blocked")
+#else
+#define CHANNELS(op) TY_KERNEL(op, #op "_f32", "channels")
+#endif
+
+TY_EXPORT_KERNELS(channels, CHANNELS(take), CHANNELS(concat), CHANNELS(slice))

@@ -8,10 +8,6 @@
 
 namespace TY_ISA {
 
-TY_INLINE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-TY_INLINE int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
-TY_INLINE int64_t greater(int64_t a, int64_t b) { return a > b ? a : b; }
-
 // Words of 32 bits that a pixel of a block of VF channels takes: a float each, or pairs in
 // bfloat16.
 #if defined(__AVX512BF16__)

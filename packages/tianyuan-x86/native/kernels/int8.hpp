@@ -28,9 +28,7 @@ typedef int16_t Operand;
 enum { Q8_FLIPS = 1 };
 #endif
 
-TY_INLINE int64_t q8_ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
-TY_INLINE int64_t q8_up(int64_t a, int64_t b) { return q8_ceil(a, b) * b; }
-TY_INLINE int64_t q8_lesser(int64_t a, int64_t b) { return a < b ? a : b; }
+TY_INLINE int64_t q8_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
 // Channels that a pixel of a channels-last image takes.
 TY_INLINE int64_t q8_channels(int64_t c) { return c <= 4 ? 4 : q8_up(c, 16); }
@@ -38,7 +36,7 @@ TY_INLINE int64_t q8_channels(int64_t c) { return c <= 4 ? 4 : q8_up(c, 16); }
 // Rows of four terms of a panel, without that of the sums: they are cut into the fewest equal steps
 // of at most 16, which is what a tile holds.
 TY_INLINE int64_t q8_panel_rows(int64_t k4) {
-  const int64_t steps = q8_ceil(k4, 16);
+  const int64_t steps = ceil_div(k4, 16);
   return steps == 0 ? 0 : q8_up(k4, steps);
 }
 TY_INLINE int64_t q8_panel_bytes(int64_t k4) { return (q8_panel_rows(k4) + 1) * 64; }
@@ -213,7 +211,7 @@ void q8_finish_rows(const Q8Plan &p, const int32_t *sums, int rows, int blocks, 
 
 // Bytes of a packed weight.
 TY_INLINE int64_t q8_packed_bytes(int64_t o, int64_t k4) {
-  return q8_ceil(o, 16) * q8_panel_bytes(k4);
+  return ceil_div(o, 16) * q8_panel_bytes(k4);
 }
 
 // A second operand in any form: term (tap, c) of output o lies at o * o_step + c * c_step + tap.

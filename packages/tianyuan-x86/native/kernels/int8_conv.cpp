@@ -18,7 +18,7 @@ bool reads_in_place(const Q8ConvShape &s, bool is_signed) {
 
 // Writes the runs of terms of one group's rows; taps that follow each other are joined.
 int64_t write_runs(const Q8ConvShape &s, int64_t row, Q8Run *runs) {
-  const int64_t channels = q8_channels(s.c), c4 = q8_ceil(s.c / s.groups, 4);
+  const int64_t channels = q8_channels(s.c), c4 = ceil_div(s.c / s.groups, 4);
   const bool joins = s.dw == 1 && c4 * 4 == channels;
   int64_t count = 0;
   for (int64_t i = 0; i < s.kh; ++i)
@@ -72,15 +72,15 @@ enum Walk { WHOLE, BY_ROWS, GATHERED };
 Walk walk_of(const Q8ConvShape &s, const Q8Run *runs, int64_t n_runs, bool in_place) {
   constexpr int64_t enough = 26;
   const int64_t width = s.w + s.left + s.right, run = runs[0].k4, step = q8_even_step(run);
-  const double blocks = static_cast<double>(q8_ceil(s.o / s.groups, 16) * s.groups);
+  const double blocks = static_cast<double>(ceil_div(s.o / s.groups, 16) * s.groups);
   const double steps = static_cast<double>(step > 0 ? n_runs * (run / step) : 0);
-  const double gathered_steps = static_cast<double>(q8_ceil(n_runs * run, 16));
-  const double lines = static_cast<double>(n_runs * (8 + 2 * q8_ceil(run, 16)) * s.groups);
+  const double gathered_steps = static_cast<double>(ceil_div(n_runs * run, 16));
+  const double lines = static_cast<double>(n_runs * (8 + 2 * ceil_div(run, 16)) * s.groups);
   const double copied =
       in_place
           ? 0.0
           : static_cast<double>(s.n * (s.h + s.top + s.bottom) * width * q8_channels(s.c)) / 16;
-  const int64_t parts = q8_ceil(s.ow, 32), tall = q8_ceil(s.ow, parts);
+  const int64_t parts = ceil_div(s.ow, 32), tall = ceil_div(s.ow, parts);
   const double by_rows = static_cast<double>(s.n * s.oh * parts * (tall > enough ? tall : enough));
   const double pixels = static_cast<double>(s.n * s.oh * s.ow);
   const double cost[3] = {
@@ -136,7 +136,7 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   p.ow = s.ow;
   p.runs = runs;
   p.n_runs = write_runs(s, width * channels, runs);
-  p.k4 = s.kh * s.kw * q8_ceil(group_c, 4);
+  p.k4 = s.kh * s.kw * ceil_div(group_c, 4);
 #if Q8_TILES
   Q8Gather gather = {s, nullptr, static_cast<uint8_t>(a.x_zero_point), nullptr};
   const Walk walk = walk_of(s, runs, p.n_runs, in_place);

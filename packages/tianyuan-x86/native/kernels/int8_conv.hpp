@@ -24,7 +24,7 @@ struct Q8Gather {
 // Pixels that are gathered at once: their terms stay in the second cache.
 TY_INLINE int64_t q8_gathered(int64_t k4, int64_t pixels) {
   const int64_t fit = (512 << 10) / (q8_row_room(k4) + 1) / 32 * 32;
-  return q8_lesser(fit < 64 ? 64 : q8_lesser(fit, 1024), q8_up(pixels, 32));
+  return lesser(fit < 64 ? 64 : lesser(fit, 1024), q8_up(pixels, 32));
 }
 TY_INLINE int64_t q8_stage_bytes(int64_t k4, int64_t pixels) {
   return q8_up(q8_gathered(k4, pixels) * q8_row_room(k4) + 64, 64);
@@ -36,7 +36,7 @@ void q8_gather(const Q8Gather &g, uint8_t *to, int64_t begin, int64_t end, int64
 
 // The largest part of k4 rows that divides them and fits a tile.
 TY_INLINE int64_t q8_even_step(int64_t k4) {
-  int64_t steps = q8_ceil(k4, 16);
+  int64_t steps = ceil_div(k4, 16);
   while (steps > 0 && k4 % steps != 0) ++steps;
   return steps == 0 ? 0 : k4 / steps;
 }

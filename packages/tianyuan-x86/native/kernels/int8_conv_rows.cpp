@@ -63,7 +63,7 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   q8_fill_columns(columns,
                   {bias, TY_FLOATS(&a, a.multipliers), nullptr, a.multipliers.count, 0, s.o, 0});
   const int64_t height = s.h + s.top + s.bottom, row = (s.w + s.left + s.right) * s.c;
-  const int64_t fours = q8_ceil(s.kw * s.c, 4);
+  const int64_t fours = ceil_div(s.kw * s.c, 4);
   Operand *copy = static_cast<Operand *>(
       scratch.take((s.n * height * row + 64) * static_cast<int64_t>(sizeof(Operand))));
   copy_rows(ctx, copy, static_cast<const uint8_t *>(inputs[0].data), s, a.x_zero_point, is_signed);

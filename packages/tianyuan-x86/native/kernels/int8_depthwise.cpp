@@ -133,7 +133,7 @@ void run_sliding(const Depthwise &d, const Row &r) {
 
 void run_row(const Depthwise &d, const uint8_t *x, uint8_t *y, const uint8_t *residual,
              int64_t c0) {
-  const int64_t some = q8_lesser(64, d.channels - c0);
+  const int64_t some = lesser(64, d.channels - c0);
   Row r = {x + c0,
            residual != nullptr ? residual + c0 : nullptr,
            y + c0,
@@ -268,7 +268,7 @@ void fill_tables(const Depthwise &d, int64_t channels, const int32_t *given,
   for (int64_t c0 = 0; c0 < channels; c0 += 64) {
     const int8_t *sums = d.weight + (c0 / 64 * (d.fours + 1) + d.fours) * 256;
     for (int64_t at = 0; at < 64; at += 4) {
-      const int64_t c = c0 + at / 4 % 4 * 16 + at / 16 * 4, some = q8_lesser(4, channels - c);
+      const int64_t c = c0 + at / 4 % 4 * 16 + at / 16 * 4, some = lesser(4, channels - c);
       alignas(16) int32_t own[4] = {};
       alignas(32) double factor[4] = {};
       for (int64_t i = 0; i < some; ++i) {
@@ -370,7 +370,7 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   d.image = height * width * d.channels;
   d.oh = s.oh;
   d.ow = s.ow;
-  const int64_t blocks = q8_ceil(d.channels, WIDTH), work = s.ow * WIDTH * d.fours * 4;
+  const int64_t blocks = ceil_div(d.channels, WIDTH), work = s.ow * WIDTH * d.fours * 4;
   ty_parallel(ctx, s.n * s.oh * blocks, 1 + 100000 / (work + 1),
               [&](int64_t begin, int64_t end, int32_t) {
                 for (int64_t item = begin; item < end; ++item) {

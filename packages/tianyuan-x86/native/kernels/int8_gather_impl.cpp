@@ -19,7 +19,7 @@ TY_INLINE void fill_over(uint8_t *to, __m512i with, int64_t count) {
 }
 
 TY_INLINE int64_t within(int64_t value, int64_t most) {
-  return value < 0 ? 0 : q8_lesser(value, most);
+  return value < 0 ? 0 : lesser(value, most);
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ Range range_of(const ty_ctx *ctx, const float *x, int64_t size, Range *found) {
     int64_t at = begin;
     for (; at + 2 * TY_VF <= end; at += 2 * TY_VF)
       for (int i = 0; i < 2; ++i) see(i, vload(x + at + i * TY_VF));
-    for (; at < end; at += TY_VF) see(0, vload_tail(x + at, vtail_of(q8_lesser(end - at, TY_VF))));
+    for (; at < end; at += TY_VF) see(0, vload_tail(x + at, vtail_of(lesser(end - at, TY_VF))));
     Range &mine = found[slot];
     const float least = vhmin(vmin_fast(low[0], low[1]));
     const float most = vhmax(vmax_fast(high[0], high[1]));
@@ -65,14 +65,14 @@ TY_INLINE void store_operands(int16_t *to, vi whole, int32_t, int64_t count) {
 // Divides rows by the scale into rows of operands, filled up with zeros.
 void quantise_rows(const ty_ctx *ctx, Operand *to, const float *x, int64_t rows, int64_t k,
                    float scale, int32_t zero) {
-  const int64_t stride = q8_row_room(q8_ceil(k, 4));
+  const int64_t stride = q8_row_room(ceil_div(k, 4));
   const vf divisor = vset1(scale), lower = vset1(static_cast<float>(-zero));
   const vf upper = vset1(static_cast<float>(255 - zero));
   ty_parallel(ctx, rows, 1 + GRAIN / (k + 1), [&](int64_t begin, int64_t end, int32_t) {
     for (int64_t row = begin; row < end; ++row) {
       Operand *target = to + row * stride;
       for (int64_t i = 0; i < k; i += TY_VF) {
-        const int64_t some = q8_lesser(k - i, TY_VF);
+        const int64_t some = lesser(k - i, TY_VF);
         const float *from = x + row * k + i;
         const vf t = vdiv(some == TY_VF ? vload(from) : vload_tail(from, vtail_of(some)), divisor);
         store_operands(target + i, vf_to_vi(vmin_fast(vmax_fast(t, lower), upper)), zero, some);
@@ -88,7 +88,7 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   const int64_t size = ty_count(outputs[0]);
   if (size == 0) return 0;
   const int64_t n = inputs[1].shape[0], k = inputs[1].shape[1], rows = size / n;
-  const int64_t k4 = q8_ceil(k, 4);
+  const int64_t k4 = ceil_div(k, 4);
   const float *x = static_cast<const float *>(inputs[0].data);
   const float *scales = static_cast<const float *>(inputs[2].data);
   float *y = static_cast<float *>(outputs[0].data);

@@ -48,7 +48,7 @@ bool split_row(const Linear &p, const float *x) {
   const __m128i order = _mm_setr_epi8(0, 8, 4, 12, 1, 9, 5, 13, 2, 10, 6, 14, -1, -1, -1, -1);
   const __m128i ones = _mm_set1_epi8(1), wide_ones = _mm_set1_epi16(1);
   for (int64_t group = 0; group < p.groups; ++group) {
-    const int64_t begin = group * p.group8, end = q8_lesser(begin + p.group8, p.k8);
+    const int64_t begin = group * p.group8, end = lesser(begin + p.group8, p.k8);
     __m256i bits = _mm256_setzero_si256();
     for (int64_t i = begin; i < end; ++i)
       bits = _mm256_max_epi32(bits, _mm256_and_si256(_mm256_castps_si256(load_eight(p, x, i)),
@@ -111,7 +111,7 @@ TY_INLINE void add_products(vi (&sums)[PLANES][NV], const int32_t *w, int64_t pa
   const vi four = vi_set1(0x0f0f0f0f), ones = _mm256_set1_epi16(1);
   for (int64_t k = begin; k < end;) {
     // Eight pairs of products of at most 15 * 128 fit 16 bits.
-    const int64_t some = q8_lesser(k + 4, end);
+    const int64_t some = lesser(k + 4, end);
     vi pairs[PLANES][NV];
 #pragma GCC unroll 3
     for (int i = 0; i < PLANES; ++i)
@@ -157,7 +157,7 @@ void tile(const Linear &p, float *y, int64_t block) {
       for (int v = 0; v < NV; ++v) sums[i][v] = vi_set1(form.first[i]);
     const int64_t begin = group * p.group8;
     add_products(sums, p.weight + block * panel, panel, p.planes, begin,
-                 q8_lesser(begin + p.group8, p.k8));
+                 lesser(begin + p.group8, p.k8));
 #pragma GCC unroll 4
     for (int v = 0; v < NV; ++v) {
       const float *at = scale + (v / Q8_PARTS * p.groups + group) * 16 + v % Q8_PARTS * TY_VF;
@@ -169,7 +169,7 @@ void tile(const Linear &p, float *y, int64_t block) {
   for (int v = 0; v < NV; ++v) {
     const int64_t o = block * 16 + v * TY_VF, count = p.o - o;
     if (count <= 0) return;
-    const vtail tail = vtail_of(q8_lesser(count, TY_VF));
+    const vtail tail = vtail_of(lesser(count, TY_VF));
     const vf bias = p.bias != nullptr ? vload_tail(p.bias + o, tail) : vzero();
     vstore_tail(y + o, vadd(total[v], bias), tail);
   }
@@ -198,9 +198,9 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   Linear p = {};
   p.k = inputs[0].shape[inputs[0].ndim - 1];
   p.o = outputs[0].shape[outputs[0].ndim - 1];
-  p.k8 = q8_ceil(p.k, 8);
-  p.groups = q8_ceil(p.k, a.group);
-  p.group8 = q8_ceil(a.group, 8);
+  p.k8 = ceil_div(p.k, 8);
+  p.groups = ceil_div(p.k, a.group);
+  p.group8 = ceil_div(a.group, 8);
   p.x = static_cast<const float *>(inputs[0].data);
   p.weight = static_cast<const int32_t *>(inputs[1].data);
   p.scale = static_cast<const float *>(inputs[2].data);
@@ -209,7 +209,7 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   Q8Scratch scratch = {static_cast<char *>(workspace)};
   p.table = static_cast<Group *>(scratch.take(p.groups * static_cast<int64_t>(sizeof(Group))));
   p.planes = static_cast<int32_t *>(scratch.take(p.k8 * PLANE_WORDS * 4));
-  const int64_t blocks = q8_ceil(p.o, 16), items = q8_ceil(blocks, BLOCKS);
+  const int64_t blocks = ceil_div(p.o, 16), items = ceil_div(blocks, BLOCKS);
   const int64_t work = p.k8 * 8 * BLOCKS * 16;
   for (int64_t row = 0; row < size / p.o; ++row) {
     const float *x = p.x + row * p.k;

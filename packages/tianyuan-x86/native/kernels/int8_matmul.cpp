@@ -7,7 +7,7 @@ namespace {
 // Rows of the first operand: (rows, k), or (k, rows) where it is transposed.
 void copy_rows(const ty_ctx *ctx, Operand *to, const uint8_t *from, int64_t rows, int64_t k,
                bool transposed, int64_t zero_point, bool is_signed) {
-  const int64_t stride = q8_row_room(q8_ceil(k, 4));
+  const int64_t stride = q8_row_room(ceil_div(k, 4));
   ty_parallel(ctx, rows, 1 + 16384 / (k + 1), [&](int64_t begin, int64_t end, int32_t) {
     for (int64_t row = begin; row < end; ++row) {
       Operand *target = to + row * stride;
@@ -71,7 +71,7 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   columns.multiplier = static_cast<float *>(scratch.take(q8_columns_bytes(n)));
   if (!has_zeros) columns.w_zero = nullptr;
   int32_t *row_sums = static_cast<int32_t *>(scratch.take(4 * rows));
-  const int64_t k4 = q8_ceil(k, 4);
+  const int64_t k4 = ceil_div(k, 4);
   Operand *copy = static_cast<Operand *>(scratch.take(rows * q8_row_room(k4) * sizeof(Operand)));
   int8_t *own = static_cast<int8_t *>(static_cast<void *>(scratch.next));
   int next = 2;

@@ -72,7 +72,7 @@ static void finish_floats(const Q8Plan &p, const int32_t *sums, int rows, int bl
     if (count <= 0) return;
     const vf factor = vload(p.multiplier + lane);
     const vf add = p.add != nullptr ? vload(p.add + lane) : vset1(0.0f);
-    const vtail tail = vtail_of(q8_lesser(count, TY_VF));
+    const vtail tail = vtail_of(lesser(count, TY_VF));
     for (int m = 0; m < rows; ++m) {
       vf t = vmul(vi_to_vf(vi_load(sums + m * blocks * 16 + i * TY_VF)), factor);
       if (p.add != nullptr) t = vadd(t, add);
@@ -117,24 +117,25 @@ void q8_finish_rows(const Q8Plan &p, const int32_t *sums, int rows, int blocks, 
 }
 
 void q8_pack(const ty_ctx *ctx, int8_t *to, const int8_t *from, const Q8Form &form) {
-  const int64_t c4 = q8_ceil(form.c, 4), k4 = form.taps * c4, size = q8_panel_bytes(k4);
+  const int64_t c4 = ceil_div(form.c, 4), k4 = form.taps * c4, size = q8_panel_bytes(k4);
   const int8_t flip = form.is_unsigned ? -128 : 0;
-  ty_parallel(ctx, q8_ceil(form.o, 16), 1 + 16384 / size, [&](int64_t begin, int64_t end, int32_t) {
-    for (int64_t block = begin; block < end; ++block) {
-      int8_t *panel = to + block * size;
-      const int64_t o0 = block * 16, outputs = q8_lesser(16, form.o - o0);
-      __builtin_memset(panel, 0, static_cast<size_t>(size));
-      const int64_t done = pack_fours(panel, from + o0 * form.o_step, form, outputs);
-      for (int64_t tap = 0; tap < form.taps; ++tap)
-        for (int64_t c = done; c < form.c; ++c) {
-          int8_t *at = panel + (tap * c4 + c / 4) * 64 + c % 4;
-          const int8_t *source = from + o0 * form.o_step + c * form.c_step + tap;
-          for (int64_t o = 0; o < outputs; ++o)
-            at[o * 4] = static_cast<int8_t>(source[o * form.o_step] ^ flip);
-        }
-      sum_panel(panel, k4);
-    }
-  });
+  ty_parallel(ctx, ceil_div(form.o, 16), 1 + 16384 / size,
+              [&](int64_t begin, int64_t end, int32_t) {
+                for (int64_t block = begin; block < end; ++block) {
+                  int8_t *panel = to + block * size;
+                  const int64_t o0 = block * 16, outputs = lesser(16, form.o - o0);
+                  __builtin_memset(panel, 0, static_cast<size_t>(size));
+                  const int64_t done = pack_fours(panel, from + o0 * form.o_step, form, outputs);
+                  for (int64_t tap = 0; tap < form.taps; ++tap)
+                    for (int64_t c = done; c < form.c; ++c) {
+                      int8_t *at = panel + (tap * c4 + c / 4) * 64 + c % 4;
+                      const int8_t *source = from + o0 * form.o_step + c * form.c_step + tap;
+                      for (int64_t o = 0; o < outputs; ++o)
+                        at[o * 4] = static_cast<int8_t>(source[o * form.o_step] ^ flip);
+                    }
+                  sum_panel(panel, k4);
+                }
+              });
 }
 
 void q8_fill_columns(const Q8Columns &to, const Q8Given &g) {

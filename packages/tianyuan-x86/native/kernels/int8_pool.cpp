@@ -29,8 +29,8 @@ TY_INLINE Window clipped(const Attrs &a, const int64_t *x, int64_t oy, int64_t o
   const int64_t *kernel = TY_INTS(&a, a.kernel), *stride = TY_INTS(&a, a.stride);
   const int64_t *padding = TY_INTS(&a, a.padding);
   const int64_t y0 = oy * stride[0] - padding[0], x0 = ox * stride[1] - padding[1];
-  return {y0 < 0 ? 0 : y0, q8_lesser(y0 + kernel[0], x[2]), x0 < 0 ? 0 : x0,
-          q8_lesser(x0 + kernel[1], x[3])};
+  return {y0 < 0 ? 0 : y0, lesser(y0 + kernel[0], x[2]), x0 < 0 ? 0 : x0,
+          lesser(x0 + kernel[1], x[3])};
 }
 
 // Vectors of bytes, from which the largest are taken channel by channel.
@@ -151,7 +151,7 @@ int adaptive_avg_pool(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *out
   const int64_t h = inputs[0].shape[2], w = inputs[0].shape[3];
   const int64_t oh = outputs[0].shape[2], ow = outputs[0].shape[3];
   average(ctx, inputs[0], outputs[0], a, 0, [&](int64_t oy, int64_t ox) {
-    return Window{oy * h / oh, q8_ceil((oy + 1) * h, oh), ox * w / ow, q8_ceil((ox + 1) * w, ow)};
+    return Window{oy * h / oh, ceil_div((oy + 1) * h, oh), ox * w / ow, ceil_div((ox + 1) * w, ow)};
   });
   return 0;
 }

@@ -191,7 +191,7 @@ const Height heights[MAX_BLOCKS][4] = {
 
 // Pixels [begin, end) of all images by up to MAX_BLOCKS blocks of outputs from output `o`.
 void run_pixels(const Q8Plan &p, int64_t begin, int64_t end, int64_t o) {
-  const int64_t blocks = q8_lesser(q8_ceil(p.o - o, 16), MAX_BLOCKS);
+  const int64_t blocks = lesser(ceil_div(p.o - o, 16), MAX_BLOCKS);
   const Height *height = heights[blocks - 1];
   // The first tiles fetch the weights of the next outputs, a panel each. Long ones arrive unasked.
   int64_t ahead = o + 16 * blocks < p.o && p.k4 <= 256 ? blocks : 0;
@@ -227,22 +227,22 @@ void q8_run(const ty_ctx *ctx, const Q8Plan &given) {
   p.narrow = q8_narrow(p.store, fits && p.w_zero == nullptr && p.floats == nullptr);
   // A piece's rows should stay in the first caches while the weights of its outputs pass by.
   const int64_t bytes = p.k4 * 4 * static_cast<int64_t>(sizeof(Operand));
-  const int64_t outputs = 16 * MAX_BLOCKS, groups = q8_ceil(p.o, outputs);
+  const int64_t outputs = 16 * MAX_BLOCKS, groups = ceil_div(p.o, outputs);
   int64_t chunk = 96 * 1024 / (bytes + 1) / WHOLE_ROWS * WHOLE_ROWS;
   chunk = chunk < WHOLE_ROWS ? static_cast<int64_t>(WHOLE_ROWS)
-                             : q8_lesser(chunk, 384 / WHOLE_ROWS * WHOLE_ROWS);
+                             : lesser(chunk, 384 / WHOLE_ROWS * WHOLE_ROWS);
   // Two pieces for each thread, at least.
   if (ctx->threads > 1) {
-    const int64_t wanted = q8_ceil(2 * ctx->threads, groups);
-    chunk = q8_lesser(chunk, q8_up(q8_ceil(pixels, wanted), WHOLE_ROWS / 2));
+    const int64_t wanted = ceil_div(2 * ctx->threads, groups);
+    chunk = lesser(chunk, q8_up(ceil_div(pixels, wanted), WHOLE_ROWS / 2));
   }
-  const int64_t chunks = q8_ceil(pixels, chunk);
+  const int64_t chunks = ceil_div(pixels, chunk);
   const int64_t items = groups * chunks;
   const int64_t work = chunk * outputs * p.k4 * 4;
   ty_parallel(ctx, items, 1 + 400000 / (work + 1), [&](int64_t begin, int64_t end, int32_t) {
     for (int64_t item = begin; item < end; ++item) {
       const int64_t first = item % chunks * chunk;
-      run_pixels(p, first, q8_lesser(first + chunk, pixels), item / chunks * outputs);
+      run_pixels(p, first, lesser(first + chunk, pixels), item / chunks * outputs);
     }
   });
 }

@@ -41,7 +41,7 @@ void turn(uint8_t *to, int64_t to_row, const uint8_t *from, int64_t from_row, in
           int64_t room, int64_t columns) {
   for (int64_t r0 = 0; r0 < room; r0 += 16)
     for (int64_t c0 = 0; c0 < columns; c0 += 16) {
-      const int64_t some = q8_lesser(16, columns - c0);
+      const int64_t some = lesser(16, columns - c0);
       __m128i block[16];
       for (int64_t r = 0; r < 16; ++r)
         block[r] =
@@ -71,12 +71,12 @@ int pack(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const t
   const int64_t *s = inputs[0].shape, pixels = s[2] * s[3], channels = q8_channels(s[1]);
   const uint8_t *from = static_cast<const uint8_t *>(inputs[0].data);
   uint8_t *to = static_cast<uint8_t *>(outputs[0].data);
-  const int64_t chunk = channels == 4 ? 4096 : 64, blocks = q8_ceil(pixels, chunk);
+  const int64_t chunk = channels == 4 ? 4096 : 64, blocks = ceil_div(pixels, chunk);
   ty_parallel(ctx, s[0] * blocks, 1 + 16384 / (chunk * channels),
               [&](int64_t begin, int64_t end, int32_t) {
                 for (int64_t at = begin; at < end; ++at) {
                   const int64_t image = at / blocks, first = at % blocks * chunk;
-                  const int64_t some = q8_lesser(chunk, pixels - first);
+                  const int64_t some = lesser(chunk, pixels - first);
                   uint8_t *target = to + (image * pixels + first) * channels;
                   const uint8_t *source = from + image * s[1] * pixels + first;
                   if (channels == 4)
@@ -93,13 +93,13 @@ int unpack(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const
   const int64_t *s = outputs[0].shape, pixels = s[2] * s[3], channels = q8_channels(s[1]);
   const uint8_t *from = static_cast<const uint8_t *>(inputs[0].data);
   uint8_t *to = static_cast<uint8_t *>(outputs[0].data);
-  const int64_t blocks = q8_ceil(s[1], 16);
+  const int64_t blocks = ceil_div(s[1], 16);
   ty_parallel(
       ctx, s[0] * blocks, 1 + 1024 / (pixels + 1), [&](int64_t begin, int64_t end, int32_t) {
         for (int64_t at = begin; at < end; ++at) {
           const int64_t image = at / blocks, c0 = at % blocks * 16;
           turn(to + (image * s[1] + c0) * pixels, pixels, from + image * pixels * channels + c0,
-               channels, pixels, pixels, q8_lesser(16, s[1] - c0));
+               channels, pixels, pixels, lesser(16, s[1] - c0));
         }
       });
   return 0;

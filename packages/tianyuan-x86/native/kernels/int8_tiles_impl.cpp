@@ -35,11 +35,11 @@ Positions positions_of(const Q8Plan &p, int32_t threads) {
     found = {p.n, (p.oh - 1) * row + p.ow, row, p.ow, 1, p.oh * p.ow, 0, 1};
   }
   const int64_t most = p.gather != nullptr ? q8_gathered(p.k4, found.count) : 1024;
-  const int64_t chunks = q8_ceil(found.count, most);
-  found.chunk = q8_up(q8_ceil(found.count, chunks), BLOCK_ROWS);
+  const int64_t chunks = ceil_div(found.count, most);
+  found.chunk = q8_up(ceil_div(found.count, chunks), BLOCK_ROWS);
   // Two pieces for each thread; what is gathered serves as many outputs as may be.
   if (threads > 1)
-    found.splits = q8_lesser(q8_ceil(2 * threads, found.parts * chunks), q8_ceil(p.o, 64));
+    found.splits = lesser(ceil_div(2 * threads, found.parts * chunks), ceil_div(p.o, 64));
   return found;
 }
 
@@ -170,7 +170,7 @@ void multiply(Work &work, const uint8_t *a, int64_t pixel, int64_t first, int64_
   if (HEIGHT == 2) tile_load<2>(p.bias + o, 0);
   if (HEIGHT == 2 && BLOCKS == 2) tile_load<3>(p.bias + o + 16, 0);
   const int left = work.waiting.rows - work.waiting.done;
-  const int share = static_cast<int>(q8_up(q8_ceil(left, work.steps > 0 ? work.steps : 1), 4));
+  const int share = static_cast<int>(q8_up(ceil_div(left, work.steps > 0 ? work.steps : 1), 4));
   for (int64_t run = 0; run < p.n_runs; ++run) {
     const uint8_t *x = a + p.runs[run].offset;
     for (int64_t k = 0; k < p.runs[run].k4; k += step) {
@@ -215,7 +215,7 @@ void configure(Work &work, int64_t rows) {
   if (rows == work.rows) return;
   work.rows = rows;
   const int64_t step = work.step;
-  const int64_t first = q8_lesser(rows, TILE_MAX_ROWS);
+  const int64_t first = lesser(rows, TILE_MAX_ROWS);
   TileConfig config;
   for (int tile = 0; tile < 2; ++tile) {
     config.set(tile, first, TILE_ROW_BYTES);
@@ -234,22 +234,22 @@ void configure(Work &work, int64_t rows) {
 void run_item(Work &work, const uint8_t *a, int64_t pixel, int64_t part, int64_t begin, int64_t end,
               int64_t o, int64_t o_end) {
   const Q8Plan &p = work.p;
-  const int64_t count = end - begin, blocks = q8_ceil(count, BLOCK_ROWS);
-  const int64_t rows = q8_ceil(count, blocks), first = q8_lesser(rows, TILE_MAX_ROWS);
+  const int64_t count = end - begin, blocks = ceil_div(count, BLOCK_ROWS);
+  const int64_t rows = ceil_div(count, blocks), first = lesser(rows, TILE_MAX_ROWS);
   configure(work, rows);
   for (; o < o_end; o += BLOCK_OUTPUTS) {
     const int wide = p.o - o > 16;
     const Multiply run = multiplies[p.is_signed][rows > first][wide];
     // The blocks of these outputs share what there is to fetch for the next.
     work.ahead = p.weight + (o + BLOCK_OUTPUTS) / 16 * q8_panel_bytes(p.k4);
-    work.lines = o + BLOCK_OUTPUTS < o_end ? q8_ceil(2 * work.step, blocks) : 0;
+    work.lines = o + BLOCK_OUTPUTS < o_end ? ceil_div(2 * work.step, blocks) : 0;
     for (int64_t block = 0; block < blocks; ++block) {
-      const int64_t at = q8_lesser(begin + block * rows, end - rows);
+      const int64_t at = lesser(begin + block * rows, end - rows);
       const int skipped = static_cast<int>(begin + block * rows - at);
       run(work, a + (at - begin) * pixel, pixel, first, o);
       finish_all(work);
       const int64_t row = (at + skipped) / work.all.row, column = (at + skipped) % work.all.row;
-      const int64_t before = q8_lesser(column, work.all.pixels);
+      const int64_t before = lesser(column, work.all.pixels);
       work.waiting = {work.sums[0],
                       static_cast<int>(rows),
                       skipped,
@@ -276,8 +276,8 @@ void q8_run(const ty_ctx *ctx, const Q8Plan &given) {
                                     q8_largest(p.multiplier, p.o) < 0.5f &&
                                     (p.residual.data == nullptr || residual < 1048576.0f));
   const Positions all = positions_of(p, ctx->threads);
-  const int64_t chunks = q8_ceil(all.count, all.chunk);
-  const int64_t outputs = q8_up(q8_ceil(p.o, all.splits), BLOCK_OUTPUTS);
+  const int64_t chunks = ceil_div(all.count, all.chunk);
+  const int64_t outputs = q8_up(ceil_div(p.o, all.splits), BLOCK_OUTPUTS);
   const int64_t step = q8_even_step(p.runs[0].k4), k4 = p.runs[0].k4 * p.n_runs;
   const int64_t row_room = q8_row_room(p.k4), work_of_item = all.chunk * outputs * k4;
   ty_parallel(
@@ -288,8 +288,8 @@ void q8_run(const ty_ctx *ctx, const Q8Plan &given) {
         int64_t gathered = -1;
         for (int64_t item = from; item < to; ++item) {
           const int64_t part = item / all.splits / chunks, chunk = item / all.splits % chunks;
-          const int64_t begin = chunk * all.chunk, end = q8_lesser(begin + all.chunk, all.count);
-          const int64_t o = item % all.splits * outputs, o_end = q8_lesser(o + outputs, p.o);
+          const int64_t begin = chunk * all.chunk, end = lesser(begin + all.chunk, all.count);
+          const int64_t o = item % all.splits * outputs, o_end = lesser(o + outputs, p.o);
           const uint8_t *a = p.x + part / all.lines * p.image + part % all.lines * p.row;
           a += begin * p.pixel;
           if (p.gather != nullptr) {

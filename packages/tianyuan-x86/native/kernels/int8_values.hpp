@@ -32,8 +32,8 @@ TY_INLINE void store(uint8_t *to, const Scaled &x, int64_t count, const Q8Store 
 // Calls body(at, count) for each 16 elements, and for what is left.
 template <typename Body>
 TY_INLINE void by16(const ty_ctx *ctx, int64_t size, const Body &body) {
-  ty_parallel(ctx, q8_ceil(size, 16), GRAIN / 16, [&](int64_t begin, int64_t end, int32_t) {
-    for (int64_t at = begin * 16; at < q8_lesser(end * 16, size); at += 16) body(at, size - at);
+  ty_parallel(ctx, ceil_div(size, 16), GRAIN / 16, [&](int64_t begin, int64_t end, int32_t) {
+    for (int64_t at = begin * 16; at < lesser(end * 16, size); at += 16) body(at, size - at);
   });
 }
 

@@ -44,22 +44,22 @@ void plan_tiles(Wino *w, int64_t threads) {
   const Q8ConvShape &s = w->s;
   w->channels = q8_channels(s.c);
   w->c_room = q8_up(s.c, WINO_LANES);
-  w->pairs = q8_ceil(s.c, 4) * 2;
-  w->o_blocks = q8_ceil(s.o, 16);
+  w->pairs = ceil_div(s.c, 4) * 2;
+  w->o_blocks = ceil_div(s.o, 16);
   w->panel = WINO_FREQUENCIES * w->pairs * 64;
-  w->tiles_y = q8_ceil(s.oh, WINO_OUT);
-  w->tiles_x = q8_ceil(s.ow, WINO_OUT);
+  w->tiles_y = ceil_div(s.oh, WINO_OUT);
+  w->tiles_x = ceil_div(s.ow, WINO_OUT);
   w->tiles = s.n * w->tiles_y * w->tiles_x;
   const int64_t bytes = WINO_FREQUENCIES * w->c_room * 2 + MAX_BLOCKS * TILE_PRODUCTS;
   int64_t fit = L2_BYTES / bytes;
   if (fit < FEWEST_TILES) fit = FEWEST_TILES;
-  w->blocks = q8_ceil(w->tiles, fit);
+  w->blocks = ceil_div(w->tiles, fit);
   if (w->blocks > 1) w->blocks = q8_up(w->blocks, threads);
-  w->block = q8_ceil(w->tiles, w->blocks);
-  w->blocks = q8_ceil(w->tiles, w->block);
+  w->block = ceil_div(w->tiles, w->blocks);
+  w->blocks = ceil_div(w->tiles, w->block);
   w->v_row = w->c_room;
   // An odd number of cache lines, so that the frequencies of a tile lie in different sets.
-  w->v_step = (q8_ceil(w->block * w->v_row * 2, 64) | 1) * 32;
+  w->v_step = (ceil_div(w->block * w->v_row * 2, 64) | 1) * 32;
 }
 
 // Where a tile lies: its image, and its first row and column of outputs.
@@ -162,12 +162,12 @@ TY_INLINE int64_t blocks_at(const Wino &w, int64_t from) {
 
 void multiply(const Wino &w, const int16_t *v, int64_t tiles, int64_t o_block, int64_t blocks,
               int32_t *m) {
-  const int64_t strips = q8_ceil(tiles, MAX_ROWS), rows = q8_ceil(tiles, strips);
+  const int64_t strips = ceil_div(tiles, MAX_ROWS), rows = ceil_div(tiles, strips);
   const int8_t *u = w.u + o_block * w.panel;
   for (int64_t f = 0; f < WINO_FREQUENCIES; ++f) {
     const int32_t *start = f == WINO_ONES ? w.start + o_block * 16 : nullptr;
     for (int64_t tile = 0; tile < tiles; tile += rows)
-      by_rows[blocks / 2][q8_lesser(rows, tiles - tile) - 1](
+      by_rows[blocks / 2][lesser(rows, tiles - tile) - 1](
           v + f * w.v_step + tile * w.v_row, w.v_row, u + f * w.pairs * 64, w.panel, w.pairs,
           tile == 0 ? w.pairs * 64 : 0, start, m + tile * blocks * (TILE_PRODUCTS / 4) + f * 16);
   }
@@ -212,8 +212,8 @@ TY_INLINE void store_row(const Wino &w, const vf (&t)[4][Q8_PARTS], uint8_t *to,
 void finish_tile(const Wino &w, const int32_t *m, int64_t tile, int64_t o) {
   const Q8ConvShape &s = w.s;
   const Place place = place_of(w, tile);
-  const int64_t rows = q8_lesser(WINO_OUT, s.oh - place.y);
-  const int64_t columns = q8_lesser(WINO_OUT, s.ow - place.x);
+  const int64_t rows = lesser(WINO_OUT, s.oh - place.y);
+  const int64_t columns = lesser(WINO_OUT, s.ow - place.x);
   vi sums[Q8_PARTS][4][4];
 #pragma GCC unroll 2
   for (int i = 0; i < Q8_PARTS; ++i) wino_output(m + i * TY_VF, sums[i]);
@@ -259,7 +259,7 @@ void run_outputs(const Wino &w, const int16_t *v, int64_t first, int64_t tiles, 
 // sums may lie too far from them.
 bool centre(const Wino &w, const int8_t *direct, const int32_t *magnitudes, int64_t x_zero,
             int32_t *bias, int32_t *start) {
-  const int64_t k4 = 9 * q8_ceil(w.s.c, 4);
+  const int64_t k4 = 9 * ceil_div(w.s.c, 4);
   const int64_t middle2 = (w.is_signed ? -1 : 255) - 2 * x_zero;
   for (int64_t o = 0; o < w.o_blocks * 16; ++o) {
     int32_t sum;
@@ -281,7 +281,7 @@ void run_blocks(const ty_ctx *ctx, const Wino &w, char *own, int64_t v_bytes, in
       int16_t *v = reinterpret_cast<int16_t *>(own + slot * share);
       int32_t *m = reinterpret_cast<int32_t *>(own + slot * share + v_bytes);
       for (int64_t at = begin; at < end; ++at) {
-        const int64_t first = at * w.block, tiles = q8_lesser(w.block, w.tiles - first);
+        const int64_t first = at * w.block, tiles = lesser(w.block, w.tiles - first);
         transform(w, first, 0, tiles, v);
         for (int64_t o = 0; o < w.o_blocks;) {
           const int64_t blocks = blocks_at(w, o);
@@ -294,14 +294,14 @@ void run_blocks(const ty_ctx *ctx, const Wino &w, char *own, int64_t v_bytes, in
   }
   int16_t *v = reinterpret_cast<int16_t *>(own);
   for (int64_t at = 0; at < w.blocks; ++at) {
-    const int64_t first = at * w.block, tiles = q8_lesser(w.block, w.tiles - first);
+    const int64_t first = at * w.block, tiles = lesser(w.block, w.tiles - first);
     ty_parallel(ctx, tiles, 4,
                 [&](int64_t begin, int64_t end, int32_t) { transform(w, first, begin, end, v); });
-    ty_parallel(ctx, q8_ceil(w.o_blocks, MAX_BLOCKS), 1,
+    ty_parallel(ctx, ceil_div(w.o_blocks, MAX_BLOCKS), 1,
                 [&](int64_t begin, int64_t end, int32_t slot) {
                   int32_t *m = reinterpret_cast<int32_t *>(own + slot * share + v_bytes);
                   int64_t o = begin * MAX_BLOCKS;
-                  while (o < q8_lesser(end * MAX_BLOCKS, w.o_blocks)) {
+                  while (o < lesser(end * MAX_BLOCKS, w.o_blocks)) {
                     const int64_t blocks = blocks_at(w, o);
                     run_outputs(w, v, first, tiles, o, blocks, m);
                     o += blocks;
@@ -328,7 +328,7 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   q8_fill_columns(columns,
                   {bias, TY_FLOATS(&a, a.multipliers), nullptr, a.multipliers.count, 0, s.o, 0});
   const int8_t *direct = static_cast<const int8_t *>(inputs[1].data);
-  const int8_t *after = direct + q8_packed_bytes(s.o, 9 * q8_ceil(s.c, 4));
+  const int8_t *after = direct + q8_packed_bytes(s.o, 9 * ceil_div(s.c, 4));
   const auto *magnitudes = static_cast<const int32_t *>(static_cast<const void *>(after));
   if (!centre(w, direct, magnitudes, a.x_zero_point, columns.bias, start))
     return q8_conv_packed(ctx, inputs, outputs, attrs, workspace);

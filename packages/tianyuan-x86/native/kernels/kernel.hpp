@@ -45,6 +45,10 @@ __attribute__((format(printf, 2, 3), unused, cold)) static int ty_fail(const ty_
   return 1;
 }
 
+static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static inline int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t greater(int64_t a, int64_t b) { return a > b ? a : b; }
+
 static inline int64_t ty_count(const ty_tensor &tensor) {
   int64_t count = 1;
   for (int32_t axis = 0; axis < tensor.ndim; ++axis) count *= tensor.shape[axis];

@@ -1,4 +1,5 @@
-// Pooling of images whose channels lie in blocks of one vector (nchw16c, nchw8c).
+// Pooling of images whose channels lie in blocks of one vector, in either element.
+#include "element.hpp"
 #include "vmath.hpp"
 #include "windows.hpp"
 
@@ -7,98 +8,87 @@ namespace {
 
 static constexpr int64_t BLOCK_GRAIN = 2048;  // pixels worth a thread
 
-// Runs body(block, output row) over all blocks of channels.
-template <class Body>
-void for_rows(const ty_ctx *ctx, const Pooling &p, const Body &body) {
-  const int64_t weight = (p.inputs() + p.outputs()) / (p.h.outputs + 1) + 1;
-  ty_parallel(ctx, p.planes * p.h.outputs, BLOCK_GRAIN / weight + 1,
-              [&](int64_t begin, int64_t end, int32_t) {
-                for (int64_t i = begin; i < end; ++i) body(i / p.h.outputs, i % p.h.outputs);
-              });
-}
-
-Pooling in_blocks(Pooling p, const ty_tensor &x) {
-  p.planes = x.shape[0] * ((x.shape[1] + VF - 1) / VF);
-  return p;
-}
-
-TY_INLINE vf window_max(const float *x, int64_t width, Span rows, Span columns) {
+TY_INLINE vf window_max(const element *x, int64_t width, Span rows, Span columns) {
   vf best = vset1(-__builtin_inff());
   for (int64_t r = rows.begin; r < rows.end; ++r)
     for (int64_t c = columns.begin; c < columns.end; ++c)
-      best = vmax(best, vload(x + (r * width + c) * VF));
+      best = vmax(best, vload_element(x + (r * width + c) * VF));
   return best;
 }
 
 // Row sums are added to the total, so that the error grows with height plus width.
-TY_INLINE vf window_sum(const float *x, int64_t width, Span rows, Span columns) {
+TY_INLINE vf window_sum(const element *x, int64_t width, Span rows, Span columns) {
   vf total = vzero();
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     vf even = vzero(), odd = vzero();
     int64_t c = columns.begin;
     for (; c + 2 <= columns.end; c += 2) {
-      even = vadd(even, vload(x + (r * width + c) * VF));
-      odd = vadd(odd, vload(x + (r * width + c + 1) * VF));
+      even = vadd(even, vload_element(x + (r * width + c) * VF));
+      odd = vadd(odd, vload_element(x + (r * width + c + 1) * VF));
     }
-    if (c < columns.end) even = vadd(even, vload(x + (r * width + c) * VF));
+    if (c < columns.end) even = vadd(even, vload_element(x + (r * width + c) * VF));
     total = vadd(total, vadd(even, odd));
   }
   return total;
 }
 
-int max_pool2d(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *raw,
-               void *) {
-  const auto *attrs = reinterpret_cast<const ty_max_pool2d_attrs *>(raw);
-  const Pooling p = in_blocks(TY_FIXED_POOLING(attrs, inputs[0], outputs[0]), inputs[0]);
-  const float *x = static_cast<const float *>(inputs[0].data);
-  float *y = static_cast<float *>(outputs[0].data);
-  for_rows(ctx, p, [&](int64_t block, int64_t oh) {
-    const float *from = x + block * p.inputs() * VF;
-    float *to = y + (block * p.outputs() + oh * p.w.outputs) * VF;
-    const Span rows = p.h.at(oh);
-    for (int64_t ow = 0; ow < p.w.outputs; ++ow) {
-      vstore(to + ow * VF, window_max(from, p.w.size, rows, p.w.at(ow)));
-    }
-  });
+// Fills y by what window(first pixel of a plane, rows, columns) gives.
+template <typename Window>
+int pool(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, Pooling p,
+         const Window &window) {
+  const element *x = static_cast<const element *>(inputs[0].data);
+  element *y = static_cast<element *>(outputs[0].data);
+  p.planes = inputs[0].shape[0] * blocks_of(inputs[0].shape[1]);
+  const int64_t weight = (p.inputs() + p.outputs()) / (p.h.outputs + 1) + 1;
+  ty_parallel(ctx, p.planes * p.h.outputs, BLOCK_GRAIN / weight + 1,
+              [&](int64_t begin, int64_t end, int32_t) {
+                for (int64_t i = begin; i < end; ++i) {
+                  const int64_t block = i / p.h.outputs, oh = i % p.h.outputs;
+                  const element *from = x + block * p.inputs() * VF;
+                  element *to = y + (block * p.outputs() + oh * p.w.outputs) * VF;
+                  const Span rows = p.h.at(oh);
+                  for (int64_t ow = 0; ow < p.w.outputs; ++ow)
+                    vstore_element(to + ow * VF, window(from, rows, p.w.at(ow)));
+                }
+              });
   return 0;
 }
 
 int average(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const Pooling &p) {
-  const float *x = static_cast<const float *>(inputs[0].data);
-  float *y = static_cast<float *>(outputs[0].data);
-  for_rows(ctx, p, [&](int64_t block, int64_t oh) {
-    const float *from = x + block * p.inputs() * VF;
-    float *to = y + (block * p.outputs() + oh * p.w.outputs) * VF;
-    const Span rows = p.h.at(oh);
-    for (int64_t ow = 0; ow < p.w.outputs; ++ow) {
-      const Span columns = p.w.at(ow);
-      const vf sum = window_sum(from, p.w.size, rows, columns);
-      vstore(to + ow * VF, vmul(sum, vset1(p.scale(rows, columns))));
-    }
+  return pool(ctx, inputs, outputs, p, [&](const element *x, Span rows, Span columns) {
+    return vmul(window_sum(x, p.w.size, rows, columns), vset1(p.scale(rows, columns)));
   });
-  return 0;
+}
+
+int max_pool2d(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *raw,
+               void *) {
+  const auto *attrs = reinterpret_cast<const ty_max_pool2d_attrs *>(raw);
+  const Pooling p = TY_FIXED_POOLING(attrs, inputs[0], outputs[0]);
+  return pool(ctx, inputs, outputs, p, [&](const element *x, Span rows, Span columns) {
+    return window_max(x, p.w.size, rows, columns);
+  });
 }
 
 int avg_pool2d(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *raw,
                void *) {
   const auto *attrs = reinterpret_cast<const ty_avg_pool2d_attrs *>(raw);
-  Pooling p = in_blocks(TY_FIXED_POOLING(attrs, inputs[0], outputs[0]), inputs[0]);
+  Pooling p = TY_FIXED_POOLING(attrs, inputs[0], outputs[0]);
   p.whole_divisor = attrs->count_include_pad != 0;
   return average(ctx, inputs, outputs, p);
 }
 
 int adaptive_avg_pool2d(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
                         const ty_attrs *, void *) {
-  return average(ctx, inputs, outputs, in_blocks(pooling_of(inputs[0], outputs[0]), inputs[0]));
+  return average(ctx, inputs, outputs, pooling_of(inputs[0], outputs[0]));
 }
 
-// Averages whole images into plain (N, C): mean over (2, 3), and adaptive pooling to one pixel.
+// Averages whole images into plain float32 (N, C): mean over (2, 3), and adaptive pooling to one
+// pixel.
 int global_average(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *,
                    void *) {
   const int64_t *shape = inputs[0].shape;
-  const int64_t channels = shape[1], blocks = (channels + VF - 1) / VF;
-  const int64_t pixels = shape[2] * shape[3];
-  const float *x = static_cast<const float *>(inputs[0].data);
+  const int64_t channels = shape[1], blocks = blocks_of(channels), pixels = shape[2] * shape[3];
+  const element *x = static_cast<const element *>(inputs[0].data);
   float *y = static_cast<float *>(outputs[0].data);
   const vf scale = vset1((float)(1.0 / (double)pixels));
   ty_parallel(
@@ -116,8 +106,8 @@ int global_average(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *output
 }  // namespace
 }  // namespace TY_ISA
 
-#define POOL(op) TY_KERNEL(op, #op "_f32", "blocked")
+#define POOL(op) TY_KERNEL(op, #op "_" TY_ELEMENT, "blocked")
 
 TY_EXPORT_KERNELS(pool_blocked, POOL(max_pool2d), POOL(avg_pool2d), POOL(adaptive_avg_pool2d),
-                  TY_KERNEL(global_average, "mean_f32", "blocked_images"),
-                  TY_KERNEL(global_average, "adaptive_avg_pool2d_f32", "blocked_to_plain"))
+                  TY_KERNEL(global_average, "mean_" TY_ELEMENT, "blocked_images"),
+                  TY_KERNEL(global_average, "adaptive_avg_pool2d_" TY_ELEMENT, "blocked_to_plain"))

@@ -1,10 +1,15 @@
-// Packing of weights, shared by relayout and by kernels that take plain weights.
+// Packing into blocks, shared by relayout and by kernels that take plain weights.
 #pragma once
 
-#include "kernel.hpp"
-#include "simd.hpp"
+#include "element.hpp"
 
 namespace TY_ISA {
+
+// Channels of `images` x `channels` x `pixels` into blocks of VF, zeros behind the last, or back.
+void pack_channels(const ty_ctx *ctx, element *to, const float *from, int64_t images,
+                   int64_t channels, int64_t pixels);
+void unpack_channels(const ty_ctx *ctx, float *to, const element *from, int64_t images,
+                     int64_t channels, int64_t pixels);
 
 // A weight as o x c matrices, one per kernel element; distances of o and c in floats, kernel
 // elements are contiguous. Swapped distances give the transposed matrices.
