@@ -88,8 +88,20 @@ TY_INLINE void store_column(const Gemm &g, const Epilogue &e, const float *acc, 
   }
 }
 
+// The same of whole tiles by GELU, inlined: what it looks up stays in registers.
+void store_gelu(const Gemm &g, const float *acc, int64_t at, int64_t rows) {
+  for (int64_t r = 0; r < rows; ++r, at += g.c_row)
+    for (int64_t v = 0; v < TILE_LANES; v += VF) {
+      vf x = vload(acc + r * TILE_LANES + v);
+      if (g.residual) x = vadd(x, vload(g.residual + at + v));
+      vstore(g.c + at + v, vgelu(x));
+    }
+}
+
 void store_tile(const float *acc, const Gemm &g, int64_t i, int64_t rows, int64_t j, int64_t cols,
                 bool last) {
+  if (last && cols == TILE_LANES && g.epilogue.activation == ACT_GELU)
+    return store_gelu(g, acc, i * g.c_row + j, rows);
   const int vectors = cols > VF ? 2 : 1;
   const int64_t step = vectors * VF;
   const Epilogue bounds = as_clip(g.epilogue);
@@ -126,6 +138,17 @@ TY_INLINE bool fetch_ahead(const Gemm &g, const Block &block, int64_t j, int64_t
                            TileArgs *t) {
   t->line = t->b;
   t->line_step = 0;
+  if (g.packed) {
+    // The tiles share the lines of a panel evenly; the panel behind the last one is the first of
+    // the next block of k.
+    const float *next = j + TILE_LANES < block.cols ? panel_of(g, block, j + TILE_LANES)
+                        : block.last ? nullptr
+                                     : panel_of(g, block, 0) + block.depth * TILE_LANES;
+    if (!next) return false;
+    t->line_step = (TILE_LANES + tiles - 1) / tiles;
+    t->line = next + at * t->line_step * block.depth;
+    return at * t->line_step < TILE_LANES;
+  }
   if (!block.by_panel || j + TILE_LANES >= block.cols) return false;
   const float *next = panel_of(g, block, j + TILE_LANES);
   if (g.b_column == 1) {
@@ -178,22 +201,23 @@ void multiply_tile(Tiles *tiles, int64_t j, int64_t cols, int64_t at) {
   const int vectors = cols > VF ? 2 : 1;
   const int64_t first = block.rows * at / tiles->count, row = block.i0 + first;
   const int64_t rows = block.rows * (at + 1) / tiles->count - first, column = block.j0 + j;
-  const bool straight = tiles->simple && block.packed_a && cols == TILE_LANES;
-  TileKind kind = TILE_STRIDED;
+  const bool straight = tiles->simple && cols == TILE_LANES;
+  const bool ahead = fetch_ahead(g, block, j, at, tiles->count, &t) || straight;
   if (block.packed_a) {
     t.a = tiles->a + first * block.depth;
     t.a_step = rows;
-    kind = fetch_ahead(g, block, j, at, tiles->count, &t) || straight ? TILE_AHEAD : TILE_UNIT;
+    t.a_row = 1;
   } else {
     t.a = g.a + row * g.a_row + block.k0 * g.a_step;
     t.a_step = g.a_step;
     t.a_row = g.a_row;
   }
   t.clips = straight && tiles->clips;
+  t.residual = straight && block.last && g.residual ? g.residual + row * g.c_row + column : nullptr;
   t.c = straight ? g.c + row * g.c_row + column : tiles->acc;
   t.c_row = straight ? g.c_row : static_cast<int64_t>(vectors * VF);
   if (!straight && !block.first) load_tile(tiles->acc, g, row, rows, column, cols);
-  tile_of(kind, 1, static_cast<int>(rows), vectors)(&t);
+  tile_of(ahead ? TILE_AHEAD : TILE_STRIDED, 1, static_cast<int>(rows), vectors)(&t);
   if (!straight) store_tile(tiles->acc, g, row, rows, column, cols, block.last);
 }
 
@@ -201,7 +225,7 @@ void multiply_block(const Gemm &g, const Block &block, const float *a, float *b)
   const Epilogue bounds = as_clip(g.epilogue);
   Tiles tiles = {g,  block, a, b, tiles_of(block.rows), false, false, {0, 0, block.depth},
                  {}, {},    {}};
-  tiles.simple = !g.residual && bounds.activation == ACT_CLIP;
+  tiles.simple = bounds.activation == ACT_CLIP;
   tiles.clips = block.last && g.epilogue.activation != ACT_IDENTITY;
   tiles.t.segments = &tiles.whole;
   tiles.t.n_segments = 1;
@@ -283,7 +307,8 @@ void gemm(const Gemm &g, float *workspace) {
   Block block = {};
   // Packing pays once a panel is read several times; rows of a that lie a power of two apart would
   // evict one another from the first-level cache.
-  block.packed_a = g.n > 3 * TILE_LANES || (g.a_row != 1 && g.a_row % 512 == 0);
+  const bool distant = g.a_step == 1 ? g.a_row % 1024 == 0 : g.a_row != 1 && g.a_row % 512 == 0;
+  block.packed_a = (g.a_step != 1 && g.n > 3 * TILE_LANES) || distant;
   block.packed_b = g.b_column != 1 || g.m > 3 * TILE_ROWS;
   block.by_panel = !g.packed && block.packed_b && g.m <= BLOCK_M;
   for (block.j0 = 0; block.j0 < g.n; block.j0 += BLOCK_N) {

@@ -19,8 +19,8 @@ struct TileSegment {
 };
 
 // How far apart the rows of a are: compile-time distances make shorter address arithmetic.
-// TILE_AHEAD is TILE_UNIT whose rows of c lie c_row apart, and which may clip what it stores and
-// fetch memory for later.
+// TILE_AHEAD is TILE_STRIDED whose rows of c lie c_row apart, and which may add a residual to what
+// it stores, clip it, and fetch memory for later.
 enum TileKind { TILE_UNIT = 0, TILE_BLOCK = 1, TILE_STRIDED = 2, TILE_AHEAD = 3 };
 
 // Finishes a tile whose lanes are channels of blocked images while its sums are in registers:
@@ -38,20 +38,21 @@ struct TileArgs {
   const float *a, *b;
   const TileSegment *segments;
   int64_t n_segments;
-  int64_t a_row;      // TILE_STRIDED: distance of rows; else distance of the two halves of the rows
-  int64_t a_step;     // distance of k in a
-  int64_t b_step;     // distance of k in b
-  int64_t b_next;     // distance of the second vector of b from the first
-  int64_t ahead;      // TILE_BLOCK: distance in b to what is read next, which is brought near
-  bool accumulate;    // start from what `c` holds instead of `bias`
-  const float *bias;  // what every row starts from; zero where NULL
-  float *c;           // rows x vectors x VF; of TILE_AHEAD, rows that lie c_row apart
+  int64_t a_row;   // TILE_STRIDED, TILE_AHEAD: distance of rows; else of the two halves of the rows
+  int64_t a_step;  // distance of k in a
+  int64_t b_step;  // distance of k in b
+  int64_t b_next;  // distance of the second vector of b from the first
+  int64_t ahead;   // TILE_BLOCK: distance in b to what is read next, which is brought near
+  bool accumulate;     // start from what `c` holds instead of `bias`
+  const float *bias;   // what every row starts from; zero where NULL
+  float *c;            // rows x vectors x VF; of TILE_AHEAD, rows that lie c_row apart
   const TileOut *out;  // TILE_UNIT, TILE_BLOCK: where finished sums go instead of `c`, or NULL
   // TILE_AHEAD only:
   int64_t c_row;
+  const float *residual;  // in the form of c, or NULL
   bool clips;
   float lower, upper;
-  const float *line;  // a line that each k fetches
+  const float *line;  // what is fetched, line_step floats further at each k
   int64_t line_step;
 };
 

@@ -7,7 +7,6 @@ namespace {
 
 template <int KIND>
 TY_INLINE const float *row_of(const float *a, int row, int per_half, int64_t a_row) {
-  if (KIND == TILE_STRIDED) return a + row * a_row;
   const int within = row % per_half;
   const float *half = row < per_half ? a : a + a_row;
   return half + within * (KIND == TILE_BLOCK ? (int)VF : 1);
@@ -37,6 +36,23 @@ TY_INLINE void finish_tile(vf (&c)[ROWS][VECTORS], const TileOut &out) {
              vselect(valid, vmin_fast(upper, vmax_fast(lower, c[i][v])), vzero()));
     }
   }
+}
+
+// Rows that lie any distance apart: seven rows are one base register plus multiples, that an
+// address has room for, of three distances. The barrier keeps the compiler from holding more of
+// them.
+struct Rows {
+  int64_t one, three, five;  // bytes
+};
+
+TY_INLINE void hold_rows(Rows *rows) {
+  __asm__("" : "+r"(rows->one), "+r"(rows->three), "+r"(rows->five));
+}
+
+TY_INLINE const float *strided_row(const float *a, const float *middle, int row, const Rows &by) {
+  const char *base = reinterpret_cast<const char *>(row < 7 ? a : middle);
+  const int64_t distance[] = {0, by.one, 2 * by.one, by.three, 4 * by.one, by.five, 2 * by.three};
+  return reinterpret_cast<const float *>(base + distance[row % 7]);
 }
 
 // Half a vector, whose instructions take half the time where the core splits whole ones.
@@ -95,10 +111,13 @@ void run_tile(const TileArgs *t) {
   vn half[NARROW ? ROWS : 1];
   const int64_t a_row = t->a_row, a_step = t->a_step, b_step = t->b_step, b_next = t->b_next;
   const float *line = t->line;
+  constexpr bool strided = KIND == TILE_STRIDED || KIND == TILE_AHEAD;
+  const int64_t bytes = a_row * static_cast<int64_t>(sizeof(float));
+  Rows by = {bytes, 3 * bytes, 5 * bytes};
   start_tile<KIND, FULL, NARROW>(t, c, half);
   const TileSegment *segment = t->segments, *end = segment + t->n_segments;
   for (; segment != end; ++segment) {
-    const float *a = t->a + segment->a, *b = t->b + segment->b;
+    const float *a = t->a + segment->a, *b = t->b + segment->b, *middle = a + 7 * a_row;
     for (int64_t k = segment->count; k > 0; --k) {
       if (KIND == TILE_AHEAD) {
         __builtin_prefetch(line, 0, 3);
@@ -115,13 +134,16 @@ void run_tile(const TileArgs *t) {
       const vn narrow = NARROW ? narrow_load(b + FULL * b_next) : narrow_zero();
 #pragma GCC unroll 16
       for (int i = 0; i < ROWS; ++i) {
-        const float *x = row_of<KIND>(a, i, ROWS / HALVES, a_row);
+        const float *x =
+            strided ? strided_row(a, middle, i, by) : row_of<KIND>(a, i, ROWS / HALVES, a_row);
 #pragma GCC unroll 4
         for (int v = 0; v < FULL; ++v) c[i][v] = vfma(vset1(*x), w[v], c[i][v]);
         if (NARROW) half[i] = narrow_fma(*x, narrow, half[i]);
       }
       a += a_step;
       b += b_step;
+      if (strided) middle += a_step;
+      if (strided) hold_rows(&by);
     }
   }
 #pragma GCC unroll 16
@@ -129,6 +151,15 @@ void run_tile(const TileArgs *t) {
   if (KIND != TILE_STRIDED && KIND != TILE_AHEAD && t->out) {
     finish_tile<HALVES, ROWS, VECTORS>(c, *t->out);
     return;
+  }
+  if (KIND == TILE_AHEAD && t->residual) {
+    const float *from = t->residual;
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS; ++i) {
+#pragma GCC unroll 4
+      for (int v = 0; v < VECTORS; ++v) c[i][v] = vadd(c[i][v], vload(from + v * VF));
+      from = next_row<KIND>(t, from, VECTORS);
+    }
   }
   if (KIND == TILE_AHEAD && t->clips) {
 #pragma GCC unroll 16
