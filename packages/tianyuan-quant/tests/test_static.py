@@ -231,5 +231,5 @@ def test_refusals(net, tmp_path):
     source = dumped(net, x, tmp_path / "float.tym")
     with pytest.raises(AttrError, match="a file needs target="):
         Q.quantize_static(source, [x])
-    with pytest.raises(AttrError, match="rounding_steps is negative, got -1"):
+    with pytest.raises(AttrError, match="rounding_steps is out of range, got -1"):
         Q.quantize_static(net, [x], rounding_steps=-1)

@@ -106,6 +106,18 @@ def test_nan_flows_through_as_in_numpy(model_file: Path) -> None:
     assert np.isfinite(result[1]).all()
 
 
+@pytest.mark.parametrize("dtype", [">f4", "<f4", ">f8", ">i4"])
+def test_inputs_of_the_other_byte_order_are_turned(model_file: Path, dtype: str) -> None:
+    x = np.array([[1, 2, -3], [4, 5, 6]])
+    model = load(model_file)
+    if dtype == ">i4":
+        with pytest.raises(DTypeError, match="got int32, expected float32"):
+            model(x.astype(dtype))
+    else:
+        got, want = model(x.astype(dtype)), model(x.astype(np.float32))
+        np.testing.assert_array_equal(got, want)
+
+
 def test_an_empty_batch_gives_an_empty_result(model_file: Path) -> None:
     assert load(model_file)(np.zeros((0, 3), np.float32)).shape == (0, 2)
     net = M.Sequential(M.Conv2d(1, 2, 3), M.BatchNorm2d(2), M.ReLU(), M.MaxPool2d(2, 2))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import inspect
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -31,6 +33,65 @@ def batches_of(op: str, data: Any) -> Iterable[Any]:
             f"{op}: calibration data is wrong, got {type(data).__name__}, expected batches"
         )
     return data  # type: ignore[no-any-return]
+
+
+def batch_of(op: str, index: int, item: Any) -> tuple[Any, ...]:
+    """Return the inputs of one batch.
+
+    Raises:
+        AttrError: where one is no array and no tensor.
+
+    >>> batch_of("quantize_static", 0, 1.0)
+    (1.0,)
+    """
+    given = tuple(item) if isinstance(item, (tuple, list)) else (item,)
+    for value in given:
+        if isinstance(value, (str, bytes, Mapping)) or value is None:
+            raise AttrError(
+                f"{op}: batch {index} is wrong, got {type(value).__name__}, expected an array or "
+                "tensor, or a tuple of them in the order of the inputs"
+            )
+    return given
+
+
+def batch_size(x: Any) -> int:
+    """Return how many numbers an input has: an empty one shows no layer anything.
+
+    >>> batch_size(np.zeros((0, 3)))
+    0
+    """
+    return int(np.prod(x.shape))
+
+
+def check_call(op: str, net: Module, batch: Sequence[Any]) -> None:
+    """Raise AttrError where a network's forward does not take as many inputs as a batch has."""
+    signature = inspect.signature(net.forward)
+    try:
+        signature.bind(*batch)
+    except TypeError:
+        raise AttrError(
+            f"{op}: a batch does not fit the network, got {len(batch)} inputs, expected "
+            f"{', '.join(signature.parameters) or 'none'}; a tuple or list holds all inputs of one "
+            "batch"
+        ) from None
+
+
+def check_source(op: str, model: Any) -> None:
+    """Raise AttrError where a model is neither a network nor the path of a file."""
+    if not isinstance(model, (Module, str, os.PathLike)):
+        raise AttrError(
+            f"{op}: model is wrong, got {type(model).__name__}, expected a Module or the path of "
+            "a .tym or .onnx file"
+        )
+
+
+def check_no_target(op: str, target: Any) -> None:
+    """Raise AttrError where a file is to be written of what is no file."""
+    if target is not None:
+        raise AttrError(
+            f"{op}: target is for files, got {target!r} and a network, expected a trace of "
+            "result.module to write, see trace.dump"
+        )
 
 
 def _is_iterable(value: Any) -> bool:

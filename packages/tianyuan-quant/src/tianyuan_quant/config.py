@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from tianyuan.errors import AttrError
+from tianyuan.module import Module
 
 from .fake import LSQ, PACT, TQT, FakeQuantize
 from .histogram import HistogramObserver
@@ -33,7 +34,7 @@ class QConfig:
     the name under which one is registered; None leaves it out.
 
     Raises:
-        AttrError: where nothing is registered under a name.
+        AttrError: where nothing is registered under a name, or a field is nothing to call.
 
     >>> min_max_fakequant_qconfig.act_observer().dtype.name
     'qint8'
@@ -49,6 +50,11 @@ class QConfig:
             given: Factory = getattr(self, field.name)
             if isinstance(given, str):
                 object.__setattr__(self, field.name, named(given))
+            elif given is not None and (not callable(given) or isinstance(given, Module)):
+                raise AttrError(
+                    f"QConfig: {field.name} is wrong, got {given!r:.60}, expected a class, a "
+                    "functools.partial of one, the name of one, or None"
+                )
 
 
 _NARROW = partial(MinMaxObserver, dtype="qint8_narrow")
@@ -132,8 +138,9 @@ def check_patterns(qconfig: QConfigs, names: Iterable[str]) -> None:
         raise AttrError(
             f"qconfig: got {qconfig!r:.80}, expected a QConfig, or one or None by pattern of names"
         )
-    known = list(names)
-    lost = [p for p in qconfig if not any(fnmatchcase(name, p) for name in known)]
+    known = [name for name in names if name]
+    # The network itself has the empty name, which "*" matches.
+    lost = [p for p in qconfig if not any(fnmatchcase(name, p) for name in ("", *known))]
     if lost:
         raise AttrError(
             f"qconfig: no module has a name of {', '.join(map(repr, lost))}, "

@@ -44,7 +44,8 @@ def quantize_qat(
             ``Elemwise`` and ``Concat`` say what is quantised.
 
     Raises:
-        AttrError: where the network is quantised already, or a pattern matches no module.
+        AttrError: where the network is quantised already, a pattern matches no module, or an
+            example is given and the network is a single layer.
 
     >>> import tianyuan.module as M
     >>> net = M.Sequential(M.QuantStub(), M.Linear(2, 2), M.ReLU(), M.DequantStub())
@@ -61,9 +62,14 @@ def quantize_qat(
             )
     check_patterns(qconfig, (name for name, _ in module.named_modules()))
     check_parameters("quantize_qat", module)
-    net = module if inplace else copy.deepcopy(module)
     examples = _examples(example)
     classes = qat_classes(mapping)
+    if examples is not None and type(module) in classes and config_of(qconfig, "") is not None:
+        raise AttrError(
+            f"quantize_qat: a layer by itself takes quantised tensors only, got "
+            f"{type(module).__name__}, expected a network that holds it, such as Sequential(layer)"
+        )
+    net = module if inplace else copy.deepcopy(module)
     fuse(net, examples, frozenset(classes))
     net = _converted(net, classes, qconfig)
     if not isinstance(net, QATModule):
@@ -102,13 +108,20 @@ def _converted(net: Module, classes: dict[type, type], qconfig: QConfigs) -> Mod
     def convert(module: Module, name: str) -> Module | None:
         cls: Any = classes.get(type(module))
         config = config_of(qconfig, name)
-        if cls is None or config is None or module.quantize_disabled:
+        if cls is None or config is None or module.quantize_disabled or _pads_otherwise(module):
             return None
         found: QATModule = cls.from_float_module(module)
         found.set_qconfig(config)
         return found
 
     return replace_parts(net, convert)
+
+
+def _pads_otherwise(module: Any) -> bool:
+    """Tell whether a convolution is one that integers do not compute: it stays in floats."""
+    layer = getattr(module, "conv", module)
+    mode, flip = getattr(layer, "padding_mode", "zeros"), getattr(layer, "conv_mode", None)
+    return mode != "zeros" or flip not in (None, "cross_correlation")
 
 
 def replace_parts(net: Module, convert: Any, prefix: str = "") -> Module:

@@ -8,9 +8,10 @@ import numpy as np
 import tianyuan.functional as F
 from tianyuan import Parameter, Tensor
 from tianyuan.autodiff import Function
-from tianyuan.errors import AttrError
+from tianyuan.errors import AttrError, ShapeError
 from tianyuan.module import Module
 
+from .arguments import least_scale, params_of, switch, tensor_of
 from .params import QParams, QuantDtype, QuantMode, quant_dtype
 
 
@@ -101,15 +102,26 @@ def fake_quant_tensor(inp: Tensor, qparams: QParams) -> Tensor:
 
     Raises:
         AttrError: where scale or zero point is not known.
+        ShapeError: where there are several scales, and not as many as channels.
+        DTypeError: where the input is no tensor.
 
     >>> from .params import create_qparams
     >>> qparams = create_qparams(dtype_meta="qint8", scale=0.5)
     >>> fake_quant_tensor(Tensor([0.6, 100.0]), qparams).tolist()
     [0.5, 63.5]
     """
+    tensor_of("fake_quant_tensor", inp)
+    params_of("fake_quant_tensor", qparams)
     if qparams.scale is None or qparams.zero_point is None:
         raise AttrError("fake_quant_tensor: scale and zero point are not known")
     dtype, axis = qparams.dtype_meta, qparams.channel_axis
+    if qparams.scale.size > 1 and not (
+        0 <= axis < inp.ndim and inp.shape[axis] == qparams.scale.size
+    ):
+        raise ShapeError(
+            f"fake_quant_tensor: scales do not fit the input, got {qparams.scale.size} along axis "
+            f"{axis} and shape {inp.shape}, expected one, or one for each extent of the axis"
+        )
     scale, zero = (_shaped(v, inp, axis) for v in (qparams.scale, qparams.zero_point))
     result: Tensor = _StraightThrough(dtype.qmin, dtype.qmax)(inp, scale, zero)
     return result
@@ -126,8 +138,13 @@ def fake_quant_bias(bias: Tensor | None, inp: QParams | None, w_qat: QParams | N
     >>> fake_quant_bias(Tensor([0.6]), qparams, qparams).tolist()
     [0.5]
     """
-    if bias is None or inp is None or w_qat is None or inp.scale is None or w_qat.scale is None:
+    if bias is None or inp is None or w_qat is None:
         return bias  # type: ignore[return-value]
+    tensor_of("fake_quant_bias", bias)
+    for given in (inp, w_qat):
+        params_of("fake_quant_bias", given)
+    if inp.scale is None or w_qat.scale is None:
+        return bias
     scale = inp.scale * w_qat.scale
     scale = F.reshape(scale, (1, -1, 1, 1)) if scale.size > 1 and bias.ndim == 4 else scale
     limits = quant_dtype("qint32")
@@ -151,7 +168,7 @@ class FakeQuantize(Module):
     def __init__(self, dtype: str | QuantDtype, enable: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.dtype = quant_dtype(dtype)
-        self.enabled = enable
+        self.enabled = switch(type(self).__name__, "enable", enable)
 
     def enable(self) -> None:
         """Quantise from now on."""
@@ -168,7 +185,9 @@ class FakeQuantize(Module):
     def fake_quant_forward(self, inp: Tensor, qparams: QParams | None = None) -> Tensor:
         """Return the input as integers give it."""
         if qparams is None:
-            raise AttrError("FakeQuantize: parameters are missing, expected those of an observer")
+            raise AttrError(
+                f"{type(self).__name__}: parameters are missing, expected those of an observer"
+            )
         return fake_quant_tensor(inp, qparams)
 
 
@@ -201,9 +220,12 @@ class LearnableFakeQuantize(FakeQuantize):
         Raises:
             AttrError: where there are several scales.
         """
+        params_of(type(self).__name__, qparams)
         if qparams.scale is None or qparams.zero_point is None or qparams.scale.size != 1:
+            found = "none" if qparams.scale is None else f"{qparams.scale.size} scales"
             raise AttrError(
-                f"{type(self).__name__}: parameters must be known and per tensor, got {qparams}"
+                f"{type(self).__name__}: parameters must be known and per tensor, got {found}, "
+                "expected one scale; weights with a scale per channel cannot learn theirs"
             )
         self.mode = qparams.mode
         self.zero_point[...] = F.reshape(qparams.zero_point, ())
@@ -239,7 +261,7 @@ class LSQ(LearnableFakeQuantize):
         self, dtype: str | QuantDtype, enable: bool = True, eps: float = 1e-5, **kwargs: Any
     ) -> None:
         super().__init__(dtype, enable, **kwargs)
-        self.eps = eps
+        self.eps = least_scale(type(self).__name__, eps)
         self.step_size = Parameter(np.float32(1.0))
 
     def _start(self, scale: Tensor) -> None:
@@ -312,7 +334,7 @@ class PACT(LearnableFakeQuantize):
         self, dtype: str | QuantDtype, enable: bool = True, eps: float = 1e-5, **kwargs: Any
     ) -> None:
         super().__init__(dtype, enable, **kwargs)
-        self.eps = eps
+        self.eps = least_scale(type(self).__name__, eps)
         self.alpha = Parameter(np.float32(1.0))
 
     def set_qparams(self, qparams: QParams) -> None:

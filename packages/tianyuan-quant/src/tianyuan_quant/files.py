@@ -10,12 +10,20 @@ from typing import Any
 import numpy as np
 from tianyuan import Tensor, registry
 from tianyuan.errors import AttrError
+from tianyuan.functional.arguments import whole
 from tianyuan.graph.graph import Graph, Node, Value
 from tianyuan.imperative import dispatch
 from tianyuan.jit.model import as_input, read_model, write_model
 
 from .calibrate import Ranges, evaluate
-from .checks import batches_of, check_finite, check_kept, patterns_of
+from .checks import (
+    batch_of,
+    batches_of,
+    check_finite,
+    check_kept,
+    check_source,
+    patterns_of,
+)
 from .config import QConfig, static_qconfig
 from .graph_equalise import equalize_graph
 from .graph_measure import measured
@@ -64,6 +72,8 @@ def quantize_file(
     >>> report.output_snr > 20
     True
     """
+    check_source("quantize", source)
+    rounding_steps = whole("quantize", "rounding_steps", rounding_steps, 0)
     keep = patterns_of("quantize", keep)
     data = batches_of("quantize", calibration_data)
     graph, names = read_floats(source)
@@ -150,7 +160,7 @@ def read_floats(source: str | os.PathLike[str]) -> tuple[Graph, list[str]]:
 def _batches(graph: Graph, data: Iterable[Any]) -> list[list[np.ndarray]]:
     found = []
     for index, item in enumerate(data):
-        given = list(item) if isinstance(item, (tuple, list)) else [item]
+        given = batch_of("quantize", index, item)
         if len(given) != len(graph.inputs):
             raise AttrError(
                 f"quantize: batch {index} has the wrong number of inputs, got {len(given)}, "
@@ -159,8 +169,9 @@ def _batches(graph: Graph, data: Iterable[Any]) -> list[list[np.ndarray]]:
         arrays = [as_input(v.name, x, v.spec) for v, x in zip(graph.inputs, given, strict=True)]
         if not all(np.isfinite(x).all() for x in arrays if x.dtype.kind == "f"):
             raise AttrError(f"quantize: batch {index} has numbers that are not finite")
-        found.append(arrays)
-    if not any(x.size for batch in found for x in batch):
+        if all(x.size for x in arrays):
+            found.append(arrays)
+    if not found:
         raise AttrError("quantize: there is no calibration data, expected a batch")
     return found
 

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 from tianyuan import Tensor
 from tianyuan.errors import AttrError
+from tianyuan.functional.arguments import real_number, whole
 
+from .arguments import least_scale, mode_of
 from .observer import Observer, params_of_range
 from .params import QParams, QuantDtype, QuantMode
 
@@ -24,6 +26,9 @@ class HistogramObserver(Observer):
         mode, eps, dtype: as for ``MinMaxObserver``.
         method: ``l2`` minimises the squared error of quantised values, ``kl`` the relative entropy
             of their distribution (S. Migacz, 8-bit Inference with TensorRT, 2017).
+
+    Raises:
+        AttrError, DTypeError: where an argument is none of these; ``bins`` are at least 256.
 
     Works on data, so it cannot run inside a trace.
 
@@ -44,14 +49,16 @@ class HistogramObserver(Observer):
         **kwargs: Any,
     ) -> None:
         super().__init__(dtype, **kwargs)
+        owner = type(self).__name__
         if method not in ("l2", "kl"):
-            raise AttrError(f"HistogramObserver: unknown method, got {method!r}, expected l2 or kl")
-        if bins < 256:
-            raise AttrError(f"HistogramObserver: too few bins, got {bins}, expected at least 256")
-        self.bins, self.mode, self.eps, self.method = bins, mode, eps, method
+            raise AttrError(f"{owner}: unknown method, got {method!r}, expected l2 or kl")
+        self.bins, self.method = whole(owner, "bins", bins, 256), method
+        self.mode, self.eps = mode_of(owner, mode), least_scale(owner, eps)
         self.counts: np.ndarray | None = None
         self.low = self.high = 0.0
         self.finite = True
+        # What a state dict keeps: counts, ends, and 1 for numbers not finite, in two floats each.
+        self.kept = Tensor(np.zeros((2, self.bins + 3), np.float32))
 
     def sideeffect_forward(self, x_orig: Tensor) -> None:
         """Count the values, widening the histogram where they lie outside."""
@@ -60,6 +67,7 @@ class HistogramObserver(Observer):
             return
         if not np.isfinite(values).all():
             self.finite = False
+            self._keep()
             return
         low, high = float(values.min()), float(values.max())
         if self.counts is None:
@@ -68,6 +76,20 @@ class HistogramObserver(Observer):
         elif low < self.low or high > self.high:
             self._widen(min(low, self.low), max(high, self.high))
         self.counts += np.histogram(values, self.bins, (self.low, self.high))[0]
+        self._keep()
+
+    def _keep(self) -> None:
+        counts = np.zeros(self.bins) if self.counts is None else self.counts
+        values = np.concatenate([counts, [self.low, self.high, float(not self.finite)]])
+        large = values.astype(np.float32)
+        self.kept[...] = Tensor(np.stack([large, (values - large).astype(np.float32)]))
+
+    def _after_loading(self) -> None:
+        """Go on from the histogram of a state dict."""
+        values = self.kept.numpy().astype(np.float64).sum(axis=0)
+        counts, (self.low, self.high, wrong) = values[: self.bins], values[self.bins :].tolist()
+        self.finite = not wrong
+        self.counts = counts if counts.any() else None
 
     def _widen(self, low: float, high: float) -> None:
         assert self.counts is not None
@@ -175,12 +197,12 @@ class PercentileObserver(HistogramObserver):
 
     def __init__(self, percentile: float = 99.99, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if not 50 < percentile <= 100:
+        self.percentile = real_number("PercentileObserver", "percentile", percentile)
+        if not 50 < self.percentile <= 100:
             raise AttrError(
                 f"PercentileObserver: percentile is wrong, got {percentile}, expected above 50, "
                 "at most 100"
             )
-        self.percentile = percentile
 
     def _range(self) -> tuple[float, float]:
         assert self.counts is not None

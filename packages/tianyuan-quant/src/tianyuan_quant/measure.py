@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from operator import is_, is_not
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from .watch import tensors_of
 
 Batch = tuple[Tensor, ...]
 Parts = Sequence[tuple[str, QATModule]]
+Plain = Callable[[Callable[[Module], bool]], AbstractContextManager[None]]
 _ASKED = 5  # how many of the worst layers are tried in floats
 
 
@@ -43,14 +46,20 @@ def _outputs(net: Module, batch: Batch) -> np.ndarray:
     return np.concatenate([t.numpy().reshape(-1) for t in tensors_of(net(*batch))])
 
 
-def measured(net: Module, parts: Parts, batches: Sequence[Batch], sensitivity: bool) -> Report:
-    """Return what each layer loses; with ``sensitivity`` also what it costs alone."""
+def measured(
+    net: Module, parts: Parts, batches: Sequence[Batch], sensitivity: bool, plain: Plain
+) -> Report:
+    """Return what each layer loses; with ``sensitivity`` also what it costs alone.
+
+    ``plain(chosen)`` is a context in which the chosen parts are as they were before calibration
+    changed their biases: what is lost is lost from the network that was given.
+    """
     noise = {name: Noise() for name, _ in parts}
     total = Noise()
     alone = {name: Noise() for name, _ in parts} if sensitivity else {}
     outputs = []
     for batch in batches:
-        with results(parts) as want, hide_fake_quant(net):
+        with results(parts) as want, hide_fake_quant(net), plain(lambda part: True):
             outputs.append(_outputs(net, batch))
         with results(parts) as got:
             total.add(outputs[-1], _outputs(net, batch))
@@ -58,13 +67,13 @@ def measured(net: Module, parts: Parts, batches: Sequence[Batch], sensitivity: b
             if name in want and name in got:
                 noise[name].add(want[name], got[name])
         for name, part in parts if sensitivity else ():
-            with hide_fake_quant(net):
+            with hide_fake_quant(net), plain(partial(is_not, part)):
                 part.set_fake_quant(True)
                 alone[name].add(outputs[-1], _outputs(net, batch))
     losses = {name: (alone or noise)[name].decibel for name in noise}
     worst = sorted(losses, key=lambda name: losses[name])[:_ASKED]
     wins = {
-        name: _kept(net, part, batches, outputs) - total.decibel
+        name: _kept(net, part, batches, outputs, plain) - total.decibel
         for name, part in parts
         if name in worst and total.noise
     }
@@ -82,12 +91,17 @@ def measured(net: Module, parts: Parts, batches: Sequence[Batch], sensitivity: b
 
 
 def _kept(
-    net: Module, part: QATModule, batches: Sequence[Batch], outputs: Sequence[np.ndarray]
+    net: Module,
+    part: QATModule,
+    batches: Sequence[Batch],
+    outputs: Sequence[np.ndarray],
+    plain: Plain,
 ) -> float:
     """Return the output's ratio with one layer in floats."""
     noise = Noise()
     part.set_fake_quant(False)
-    for batch, want in zip(batches, outputs, strict=True):
-        noise.add(want, _outputs(net, batch))
+    with plain(partial(is_, part)):
+        for batch, want in zip(batches, outputs, strict=True):
+            noise.add(want, _outputs(net, batch))
     part.set_fake_quant(True)
     return noise.decibel

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import tianyuan.functional as F
 from tianyuan import Tensor
-from tianyuan.errors import AttrError
+from tianyuan.errors import AttrError, ShapeError
+from tianyuan.functional.arguments import numbers_of, real_number
 from tianyuan.module import Module
 
+from .arguments import FAR, channel_of, least_scale, mode_of, params_of, tensor_of
 from .params import QParams, QuantDtype, QuantMode, quant_dtype
-
-_FAR = float(np.finfo(np.float32).max)
 
 
 class Observer(Module):
@@ -69,8 +69,13 @@ class Observer(Module):
         self._training = self.enabled = bool(value)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the input, having looked at it where enabled."""
-        if self.enabled:
+        """Return the input, having looked at it where enabled and there is anything to see.
+
+        Raises:
+            DTypeError: where it is no tensor.
+        """
+        tensor_of(type(self).__name__, x)
+        if self.enabled and 0 not in x.shape:
             self.sideeffect_forward(x.detach())
         return x
 
@@ -93,7 +98,10 @@ class MinMaxObserver(Observer):
         mode: symmetric puts real zero in the middle of the integers.
         eps: the least scale.
         dtype: the quantised dtype.
-        channel_axis: gives each extent of this axis a scale of its own.
+        channel_axis: gives each extent of this axis, counted from the front, a scale of its own.
+
+    Raises:
+        AttrError, DTypeError: where an argument is none of these.
 
     >>> observer = MinMaxObserver(dtype="qint8_narrow")
     >>> _ = observer(Tensor([-1.0, 63.5]))
@@ -110,23 +118,24 @@ class MinMaxObserver(Observer):
         **kwargs: Any,
     ) -> None:
         super().__init__(dtype, **kwargs)
-        if not (np.isfinite(eps) and eps > 0):
-            raise AttrError(f"{type(self).__name__}: eps must be positive and finite, got {eps}")
-        self.mode = mode
-        self.eps = eps
-        self.channel_axis = channel_axis
-        self.min_val = Tensor(np.float32(_FAR))
-        self.max_val = Tensor(np.float32(-_FAR))
+        owner = type(self).__name__
+        self.mode = mode_of(owner, mode)
+        self.eps = least_scale(owner, eps)
+        self.channel_axis = channel_of(owner, channel_axis)
+        self.min_val = Tensor(np.float32(FAR))
+        self.max_val = Tensor(np.float32(-FAR))
 
     def _extremes(self, x: Tensor) -> tuple[Tensor, Tensor]:
         if self.channel_axis is None:
             return F.min(x), F.max(x)
+        if self.channel_axis >= x.ndim:
+            raise ShapeError(
+                f"{type(self).__name__}: input has no channel axis {self.channel_axis}, got shape "
+                f"{x.shape}"
+            )
         axes = [axis for axis in range(x.ndim) if axis != self.channel_axis]
-        channels = int(x.shape[self.channel_axis])
         if self.min_val.ndim == 0:
-            # New tensors rather than results of ops, which would end with a trace.
-            self.min_val = Tensor(np.full(channels, _FAR, np.float32))
-            self.max_val = Tensor(np.full(channels, -_FAR, np.float32))
+            self._make_room(int(x.shape[self.channel_axis]))
         return F.min(x, axis=axes), F.max(x, axis=axes)
 
     def sideeffect_forward(self, x: Tensor) -> None:
@@ -134,6 +143,17 @@ class MinMaxObserver(Observer):
         low, high = self._extremes(x)
         self.min_val[...] = F.minimum(self.min_val, low)
         self.max_val[...] = F.maximum(self.max_val, high)
+
+    def _before_loading(self, values: dict[str, Any]) -> None:
+        """Make room for one range per channel, as there is after the first batch."""
+        shape = np.shape(values.get("min_val", 0.0))
+        if self.channel_axis is not None and self.min_val.ndim == 0 and len(shape) == 1:
+            self._make_room(shape[0])
+
+    def _make_room(self, channels: int) -> None:
+        # New tensors rather than results of ops, which would end with a trace.
+        self.min_val = Tensor(np.full(channels, FAR, np.float32))
+        self.max_val = Tensor(np.full(channels, -FAR, np.float32))
 
     def get_qparams(self) -> QParams:
         """Return scale and zero point of the range seen, at least ``eps``."""
@@ -144,7 +164,7 @@ class MinMaxObserver(Observer):
     def check_ready(self, owner: str) -> None:
         """Raise AttrError where the observer never ran or saw numbers that are not finite."""
         low, high = self.min_val.numpy(), self.max_val.numpy()
-        if np.any(low == np.float32(_FAR)):
+        if np.any(low == np.float32(FAR)):
             raise AttrError(
                 f"{owner}: its observer never ran, expected training or calibration first"
             )
@@ -206,9 +226,11 @@ class ExponentialMovingAverageObserver(MinMaxObserver):
         Raises:
             AttrError: where it is outside [0, 1).
         """
-        if not 0 <= momentum < 1:
-            raise AttrError(f"{type(self).__name__}: momentum must be in [0, 1), got {momentum}")
-        self.momentum = float(momentum)
+        owner = type(self).__name__
+        found = real_number(owner, "momentum", momentum)
+        if not 0 <= found < 1:
+            raise AttrError(f"{owner}: momentum must be in [0, 1), got {momentum}")
+        self.momentum = found
 
     def sideeffect_forward(self, x: Tensor) -> None:
         """Move the range towards the batch's."""
@@ -271,7 +293,10 @@ class PassiveObserver(Observer):
 
     def __init__(self, dtype: str | QuantDtype, **kwargs: Any) -> None:
         super().__init__(dtype, **kwargs)
-        self._qparams: QParams | None = None
+        self.mode = QuantMode.SYMMERTIC
+        self.channel_axis = -1
+        self.held_scale: Tensor | None = None
+        self.held_zero_point: Tensor | None = None
 
     def sideeffect_forward(self, x: Tensor) -> None:
         """Look at nothing."""
@@ -289,35 +314,65 @@ class PassiveObserver(Observer):
 
     @scale.setter
     def scale(self, value: Any) -> None:
-        array = np.asarray(value, np.float32)
-        if not (np.isfinite(array).all() and (array > 0).all()):
-            raise AttrError(f"PassiveObserver: scale must be positive and finite, got {value}")
-        old = self._qparams
-        mode = QuantMode.SYMMERTIC if old is None else old.mode
-        zero = old.zero_point if old is not None else Tensor(np.zeros_like(array))
-        axis = -1 if old is None else old.channel_axis
-        self._qparams = QParams(mode, self.dtype, Tensor(array), zero, axis)
+        try:
+            with np.errstate(over="ignore"):
+                array = np.array(numbers_of(value), np.float32)
+        except (TypeError, ValueError):
+            array = np.full((), np.nan, np.float32)
+        if array.ndim > 1 or not (np.isfinite(array).all() and (array > 0).all()):
+            raise AttrError(
+                f"PassiveObserver: scale must be positive and finite, got {value}, expected one "
+                "number, or one per channel"
+            )
+        old = self.held_zero_point
+        if old is None or old.size not in (1, array.size):
+            self.held_zero_point = Tensor(np.zeros_like(array))
+        self._take_scale(Tensor(array))
+
+    def _take_scale(self, scale: Tensor) -> None:
+        self.held_scale = scale
+        if scale.size == 1:
+            self.channel_axis = -1
+        elif self.channel_axis < 0:
+            self.channel_axis = 0
 
     def set_qparams(self, qparams: QParams) -> None:
         """Take over parameters.
 
         Raises:
-            AttrError: where they are for another dtype.
+            AttrError: where they are none, or for another dtype.
         """
+        params_of("PassiveObserver", qparams)
         if qparams.dtype_meta != self.dtype:
             raise AttrError(
                 f"PassiveObserver: parameters are for another dtype, got "
                 f"{qparams.dtype_meta.name}, expected {self.dtype.name}"
             )
-        self._qparams = QParams(**vars(qparams))
+        self.mode, self.channel_axis = qparams.mode, qparams.channel_axis
+        # Copies: a state dict that is loaded writes into them.
+        self.held_scale, self.held_zero_point = (
+            None if value is None else Tensor(value.numpy())
+            for value in (qparams.scale, qparams.zero_point)
+        )
 
     def get_qparams(self) -> QParams:
         """Return what was set."""
-        if self._qparams is None:
+        if self.held_scale is None:
             raise AttrError("PassiveObserver: parameters were never set, see set_qparams")
-        return self._qparams
+        return QParams(
+            self.mode, self.dtype, self.held_scale, self.held_zero_point, self.channel_axis
+        )
+
+    def _before_loading(self, values: dict[str, Any]) -> None:
+        """Make room for what was set when the state was kept."""
+        if "held_scale" in values and "held_zero_point" in values:
+            shape = np.shape(values["held_scale"])
+            if self.held_scale is None or self.held_scale.shape != shape:
+                self._take_scale(Tensor(np.ones(shape, np.float32)))
+                zeros = np.zeros(np.shape(values["held_zero_point"]), np.float32)
+                self.held_zero_point = Tensor(zeros)
 
     def check_ready(self, owner: str) -> None:
         """Raise AttrError where nobody has set parameters."""
-        if self._qparams is None:
+        if self.held_scale is None:
             raise AttrError(f"{owner}: parameters of its passive observer were never set")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,16 @@ class QuantMode(Enum):
     ASYMMERTIC = 2
 
 
+_STORED = {name: (int(np.iinfo(name).min), int(np.iinfo(name).max))
+           for name in ("int8", "uint8", "int32")}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class QuantDtype:
     """A range of integers and the dtype that stores them.
+
+    Raises:
+        DTypeError: where the range is empty, or the dtype does not hold it.
 
     >>> QuantDtype("quint8", "uint8", 0, 255).is_unsigned
     True
@@ -36,6 +44,17 @@ class QuantDtype:
     storage: str
     qmin: int
     qmax: int
+
+    def __post_init__(self) -> None:
+        limits = _STORED.get(self.storage) if isinstance(self.storage, str) else None
+        ends = (self.qmin, self.qmax)
+        whole = all(isinstance(v, Integral) and not isinstance(v, bool) for v in ends)
+        if limits is None or not whole or not limits[0] <= self.qmin < self.qmax <= limits[1]:
+            raise DTypeError(
+                f"QuantDtype: {self.name!r} is wrong, got {self.storage!r} from {self.qmin!r} to "
+                f"{self.qmax!r}, expected int8, uint8 or int32 and whole numbers in its range, "
+                "the least first"
+            )
 
     @property
     def is_unsigned(self) -> bool:
@@ -67,7 +86,7 @@ def quant_dtype(dtype: str | QuantDtype) -> QuantDtype:
     """
     if isinstance(dtype, QuantDtype):
         return dtype
-    if dtype not in _DTYPES:
+    if not isinstance(dtype, str) or dtype not in _DTYPES:
         raise DTypeError(
             f"quant_dtype: unknown name, got {dtype!r}, expected one of {', '.join(_DTYPES)}"
         )
@@ -102,22 +121,40 @@ class QParams:
         """Return the parameters as Python numbers.
 
         Raises:
-            AttrError: where they are not known, or a scale is not positive and finite.
+            AttrError: where they are not known, a scale is not positive and finite, or a zero
+                point is no value of the storage dtype.
         """
         if self.scale is None or self.zero_point is None:
             raise AttrError(f"{owner}: quantisation parameters are not known, run the observer")
         scales = tuple(float(s) for s in self.scale.numpy().reshape(-1).astype(np.float32))
-        zeros = tuple(int(z) for z in np.rint(self.zero_point.numpy().reshape(-1)))
+        zeros = self._zeros(owner, len(scales))
         for scale in scales:
             if not is_factor(scale):
                 raise AttrError(
                     f"{owner}: a scale is wrong, got {scale}, expected a positive float32; was "
                     "it calibrated with numbers that are not finite?"
                 )
-        if len(zeros) != len(scales):
-            zeros = zeros * len(scales)
         axis = self.channel_axis if len(scales) > 1 else -1
         return HostParams(scales, zeros, axis, self.dtype_meta)
+
+    def _zeros(self, owner: str, count: int) -> tuple[int, ...]:
+        """Return as many zero points as there are scales."""
+        assert self.zero_point is not None
+        given = self.zero_point.numpy().reshape(-1).astype(np.float64)
+        low, high = _STORED[self.dtype_meta.storage]
+        # Not within: NaN is no number between any two.
+        if not ((given >= low) & (given <= high) & (given == np.rint(given))).all():
+            raise AttrError(
+                f"{owner}: a zero point is wrong, got {given.tolist()}, expected whole numbers of "
+                f"{self.dtype_meta.storage}"
+            )
+        if len(given) not in (1, count):
+            raise AttrError(
+                f"{owner}: zero points do not fit the scales, got {len(given)} and {count}, "
+                "expected as many, or one"
+            )
+        zeros = tuple(int(zero) for zero in given)
+        return zeros if len(zeros) == count else zeros * count
 
 
 @dataclass(frozen=True)
@@ -128,6 +165,18 @@ class HostParams:
     zero_points: tuple[int, ...]
     axis: int
     dtype: QuantDtype
+
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        """Return scales and zero points as tensors, as a state dict keeps them."""
+        return Tensor(np.array(self.scales, np.float32)), Tensor(self.zero_points, "int32")
+
+    def replaced(self, scale: Tensor, zero_point: Tensor, owner: str) -> HostParams:
+        """Return parameters with other scales and zero points.
+
+        Raises:
+            AttrError: where they are not usable.
+        """
+        return QParams(QuantMode.ASYMMERTIC, self.dtype, scale, zero_point, self.axis).host(owner)
 
     def stored(self, array: np.ndarray) -> np.ndarray:
         """Quantise an array."""
@@ -200,6 +249,9 @@ def create_qparams(
 ) -> QParams:
     """Return quantisation parameters from numbers or tensors.
 
+    Raises:
+        AttrError: where the mode is none, or there are several scales not in one row.
+
     >>> create_qparams(dtype_meta="quint8", scale=0.5, zero_point=3).zero_point.item()
     3.0
     """
@@ -207,7 +259,16 @@ def create_qparams(
     def tensor(value: Any) -> Tensor | None:
         return value if value is None or isinstance(value, Tensor) else Tensor(value, "float32")
 
+    if not isinstance(mode, QuantMode):
+        raise AttrError(
+            f"create_qparams: mode is wrong, got {mode!r}, expected a value of QuantMode"
+        )
     zero = tensor(0.0 if zero_point is None and scale is not None else zero_point)
     found = tensor(scale)
+    if found is not None and found.ndim > 1:
+        raise AttrError(
+            f"create_qparams: scale has the wrong shape, got {found.shape}, expected one number "
+            "or one per channel"
+        )
     axis = 0 if found is not None and found.size > 1 else -1
     return QParams(mode, quant_dtype(dtype_meta), found, zero, axis)

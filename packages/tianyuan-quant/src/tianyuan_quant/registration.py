@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 from tianyuan.errors import AttrError
 
+from .arguments import class_of
+
 _qat: dict[type, type] = {}
 _quantized: dict[type, type] = {}
 _named: dict[str, type] = {}
@@ -54,6 +56,9 @@ def register_fake_quant(name: str) -> Callable[[Class], Class]:
 
 
 def _register_named(name: str, method: str) -> Callable[[Class], Class]:
+    if not isinstance(name, str) or not name:
+        raise AttrError(f"register: the name is wrong, got {name!r}, expected a text")
+
     def register(cls: Class) -> Class:
         _check(method, cls)
         if name in _named:
@@ -94,6 +99,8 @@ def register_qat(float_class: type) -> Callable[[Class], Class]:
     >>> del _qat[Twice]
     """
 
+    class_of("register_qat", float_class)
+
     def register(cls: Class) -> Class:
         _check("from_float_module", cls)
         _qat[float_class] = cls
@@ -119,6 +126,8 @@ def register_quantized(qat_class: type) -> Callable[[Class], Class]:
     >>> del _quantized[QATTwice]
     """
 
+    class_of("register_quantized", qat_class)
+
     def register(cls: Class) -> Class:
         _check("from_qat_module", cls)
         _quantized[qat_class] = cls
@@ -128,6 +137,7 @@ def register_quantized(qat_class: type) -> Callable[[Class], Class]:
 
 
 def _check(method: str, cls: Any) -> None:
+    class_of("register", cls)
     if not callable(getattr(cls, method, None)):
         raise AttrError(f"register: {cls.__name__} has no {method}, expected a class method")
 

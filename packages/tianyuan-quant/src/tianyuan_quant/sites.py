@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import tianyuan.module as M
@@ -111,6 +113,13 @@ def plan(net: Module, example: Sequence[Any]) -> dict[str, Site]:
     return {key: Site(epilogue) for key, epilogue in planner.table.items()}
 
 
+@cache
+def _own_signature(forward: Any) -> inspect.Signature:
+    """Return the signature of a class's forward without the instance."""
+    found = inspect.signature(forward)
+    return found.replace(parameters=list(found.parameters.values())[1:])
+
+
 class Forward:
     """Takes the place of a network's ``forward``: runs it with the places in between.
 
@@ -133,16 +142,34 @@ class Forward:
         """Return what the caller gets."""
         return outputs
 
+    def __getattr__(self, name: str) -> Any:
+        # What names the inputs of a trace, and what help shows: the network's own parameters.
+        if name == "__signature__":
+            return _own_signature(type(self.net).forward)
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    def _ordered(self, inputs: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Return inputs given by name in the places where the example had them."""
+        if not kwargs:
+            return inputs, kwargs
+        try:
+            bound = _own_signature(type(self.net).forward).bind(*inputs, **kwargs)
+        except TypeError:  # the network's own forward will say it
+            return inputs, kwargs
+        return bound.args, bound.kwargs
+
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
         """Run the network's own forward."""
-        leaves, structure = flatten(list(inputs), lambda item: isinstance(item, Tensor))
+        inputs, kwargs = self._ordered(inputs, kwargs)
+        given = [list(inputs), kwargs]
+        leaves, structure = flatten(given, lambda item: isinstance(item, Tensor))
         leaves = [self.enter(index, leaf) for index, leaf in enumerate(leaves)]
-        given = unflatten(structure, leaves)
+        inputs, kwargs = unflatten(structure, leaves)
         saved, run = state.interceptor, self.run()
         handles = run.hide(self.net)
         state.interceptor = run
         try:
-            outputs = type(self.net).forward(self.net, *given, **kwargs)
+            outputs = type(self.net).forward(self.net, *inputs, **kwargs)
         finally:
             state.interceptor = saved
             for handle in handles:

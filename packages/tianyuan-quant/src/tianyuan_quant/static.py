@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 from tianyuan import Parameter, Tensor
 from tianyuan.errors import AttrError
+from tianyuan.functional.arguments import whole
 from tianyuan.jit import load
 from tianyuan.module import Module
 
-from .checks import batches_of, patterns_of
+from .arguments import switch
+from .checks import (
+    batch_of,
+    batch_size,
+    batches_of,
+    check_call,
+    check_no_target,
+    check_source,
+    patterns_of,
+)
 from .config import QConfig, QConfigs, static_qconfig
 from .convert import (
     disable_observer,
@@ -25,7 +36,7 @@ from .convert import (
     quantize_qat,
 )
 from .equalise import equalize as equalize_channels
-from .fake import fake_quant_tensor
+from .fake import FakeQuantize, fake_quant_tensor
 from .files import quantize_file
 from .measure import Batch, measured
 from .observer import PassiveObserver
@@ -74,9 +85,12 @@ def quantize_static(
     >>> result.module(Tensor(np.ones((1, 4), np.float32))).shape
     (1, 2)
     """
-    if rounding_steps < 0:
-        raise AttrError(f"quantize_static: rounding_steps is negative, got {rounding_steps}")
-    keep = patterns_of("quantize_static", keep)
+    op = "quantize_static"
+    check_source(op, model)
+    rounding_steps = whole(op, "rounding_steps", rounding_steps, 0)
+    bias_correction = switch(op, "bias_correction", bias_correction)
+    sensitivity, equalize = switch(op, "sensitivity", sensitivity), switch(op, "equalize", equalize)
+    keep = patterns_of(op, keep)
     if not isinstance(model, Module):
         if target is None or not isinstance(qconfig, QConfig):
             raise AttrError(
@@ -88,7 +102,9 @@ def quantize_static(
             rounding_steps, sensitivity,
         )  # fmt: skip
         return StaticResult(load(target), report)
+    check_no_target(op, target)
     batches = _checked(calibration_data)
+    check_call(op, model, batches[0])
     net = copy.deepcopy(model).eval()
     if equalize:
         equalize_channels(net, batches[0])
@@ -100,6 +116,8 @@ def quantize_static(
             f"quantize_static: nothing is left to quantise, got keep={list(keep)}, expected a "
             "network with layers that have integer forms"
         )
+    for name, part in parts:
+        _check_watched(name, part)
     with hide_fake_quant(net):
         enable_observer(net)
         for batch in batches:
@@ -110,10 +128,12 @@ def quantize_static(
     enable_fake_quant(net)
     if rounding_steps:
         _learn_roundings(net, parts, batches, rounding_steps)
+    shifts = {}
     if bias_correction:
-        for layer, error in _weight_errors(net, parts, batches):
-            _shift_bias(layer, -error)
-    report = measured(net, parts, batches, sensitivity)
+        shifts = {part: -error for part, error in _weight_errors(net, parts, batches)}
+        for part, shift in shifts.items():
+            _shift_bias(part, shift)
+    report = measured(net, parts, batches, sensitivity, partial(_unshifted, shifts))
     return StaticResult(quantize(net), report)
 
 
@@ -127,14 +147,15 @@ def _without(qconfig: QConfigs, keep: Sequence[str]) -> QConfigs:
 def _checked(data: Iterable[Any]) -> list[Batch]:
     batches: list[Batch] = []
     for index, item in enumerate(batches_of("quantize_static", data)):
-        given = item if isinstance(item, (tuple, list)) else (item,)
+        given = batch_of("quantize_static", index, item)
         batch = tuple(x if isinstance(x, Tensor) else Tensor(x) for x in given)
         for x in batch:
             array = x.numpy()
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise AttrError(f"quantize_static: batch {index} has numbers that are not finite")
-        batches.append(batch)
-    if not batches or all(x.size == 0 for batch in batches for x in batch):
+        if all(batch_size(x) for x in batch):
+            batches.append(batch)
+    if not batches:
         raise AttrError("quantize_static: there is no calibration data, expected a batch")
     return batches
 
@@ -143,16 +164,29 @@ def _parts(net: Module) -> list[tuple[str, QATModule]]:
     return [(n.split("table.")[-1], m) for n, m in net.named_modules() if isinstance(m, QATModule)]
 
 
+def _check_watched(name: str, part: QATModule) -> None:
+    """Raise AttrError where nothing watches what is to be quantised."""
+    for kind, wanted in (("weight", part.with_weight), ("act", part.with_act)):
+        if wanted and getattr(part, f"{kind}_observer") is None:
+            raise AttrError(
+                f"{name or 'the network itself'}: it has no observer, got {kind}_observer=None in "
+                "its qconfig, expected one, or None in the place of the whole qconfig"
+            )
+
+
 def _freeze(name: str, part: QATModule) -> None:
     """Keep what the observers decided: deciding again at each run would be slow."""
-    for kind in ("weight_observer", "act_observer"):
-        observer: Any = getattr(part, kind)
+    for kind in ("weight", "act"):
+        observer: Any = getattr(part, f"{kind}_observer")
         if observer is not None:
             observer.check_ready(name)
             passive = PassiveObserver(observer.dtype)
             passive.set_qparams(observer.get_qparams())
             passive.disable()
-            setattr(part, kind, passive)
+            setattr(part, f"{kind}_observer", passive)
+            if getattr(part, f"{kind}_fake_quant") is None:
+                # The report would take for exact what integers round.
+                setattr(part, f"{kind}_fake_quant", FakeQuantize(observer.dtype))
 
 
 def _weight_errors(
@@ -193,6 +227,25 @@ def _shift_bias(part: QATProduct, shift: np.ndarray) -> None:
         layer.bias = Parameter(value.reshape(shape))
     else:
         layer.bias[...] = layer.bias + Tensor(value.reshape(layer.bias.shape))
+
+
+@contextmanager
+def _unshifted(
+    shifts: Mapping[QATProduct, np.ndarray], chosen: Callable[[Module], bool]
+) -> Iterator[None]:
+    """Take the corrections of some layers back: those that compute in floats for a while."""
+    saved: list[tuple[Tensor, np.ndarray]] = []
+    for part, shift in shifts.items():
+        if chosen(part):
+            norm, layer = part.norm(), part.layer()
+            bias = layer.bias if norm is None or norm.bias is None else norm.bias
+            saved.append((bias, bias.numpy().copy()))
+            _shift_bias(part, -shift)
+    try:
+        yield
+    finally:
+        for bias, values in saved:
+            bias[...] = Tensor(values)
 
 
 def _learn_roundings(

@@ -18,7 +18,13 @@ from tianyuan.jit.model import write_model
 from tianyuan.module import Module
 from tianyuan.ops.quantized_linear import packed_int4, unpacked_int4
 
-from .checks import check_finite, check_kept, patterns_of
+from .checks import (
+    check_finite,
+    check_kept,
+    check_no_target,
+    check_source,
+    patterns_of,
+)
 from .convert import replace_parts
 from .files import read_floats
 from .graphs import label, prepared
@@ -124,11 +130,15 @@ def _quantised(
     module: Callable[[Any, str], Any],
     arrays: Callable[[np.ndarray], _Rewritten],
 ) -> StaticResult:
+    check_source(op, model)
     keep = patterns_of(op, keep)
     if isinstance(model, Module):
+        check_no_target(op, target)
         return _network(op, model, keep, example, module)
     if target is None:
         raise AttrError(f"{op}: target is missing, expected the file to write")
+    if example is not None:
+        raise AttrError(f"{op}: example is for networks, got one and the file {model}")
     return _file(op, model, keep, target, arrays)
 
 

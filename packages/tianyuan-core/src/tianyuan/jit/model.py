@@ -216,6 +216,8 @@ def as_input(name: str, value: Any, spec: TensorSpec) -> np.ndarray:
         if flags.c_contiguous and flags.aligned:
             return value
     array = value.__array__(copy=False) if isinstance(value, Tensor) else np.asarray(value)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype != spec.dtype:
         weak = not isinstance(value, (np.ndarray, Tensor)) or array.dtype == np.float64
         # int64 data arrives in tensors as int32.

@@ -418,9 +418,24 @@ class Module(metaclass=ABCMeta):
         >>> net.weight.tolist()
         [[2.0]]
         """
+        if not callable(state_dict):
+            for name, part in self.named_modules():
+                part._before_loading(_below(_dotted(name), state_dict))
         tensors = dict(self._state_tensors())
         flat = {name for name, _, parent in walk(self) if parent._flat_state}
-        return load(type(self).__name__, tensors, state_dict, strict, flat)
+        found = load(type(self).__name__, tensors, state_dict, strict, flat)
+        for part in self.modules():
+            part._after_loading()
+        return found
+
+    def _before_loading(self, values: dict[str, Any]) -> None:  # noqa: B027
+        """Make room for buffers whose shapes are known from data only; a subclass's to define.
+
+        ``values`` holds what the state dict has for this module, by the names of its attributes.
+        """
+
+    def _after_loading(self) -> None:  # noqa: B027
+        """Follow values that a state dict has given to buffers; a subclass's to define."""
 
     def _module_info_string(self) -> str:
         """Return what a subclass wants its printed form to say."""
@@ -440,6 +455,11 @@ class Module(metaclass=ABCMeta):
 
 def _dotted(prefix: str | None) -> str:
     return f"{prefix}." if prefix else ""
+
+
+def _below(prefix: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the entries of a state dict that stand below a prefix, without it."""
+    return {name[len(prefix) :]: value for name, value in values.items() if name.startswith(prefix)}
 
 
 def _replace(owner: Module, path: str, old: Tensor, new: Tensor) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tianyuan import Tensor
+from tianyuan.errors import AttrError
 from tianyuan.imperative.state import state
 from tianyuan.module import Module
 
@@ -66,15 +67,22 @@ class QATModule(Module):
     # Configuration.
 
     def set_qconfig(self, qconfig: QConfig) -> None:
-        """Take observers and fake quantisers of a configuration."""
+        """Take observers and fake quantisers of a configuration.
 
-        def make(factory: Any, wanted: bool) -> Any:
-            return factory() if factory is not None and wanted else None
-
-        self.weight_observer = make(qconfig.weight_observer, self.with_weight)
-        self.act_observer = make(qconfig.act_observer, self.with_act)
-        self.weight_fake_quant = make(qconfig.weight_fake_quant, self.with_weight)
-        self.act_fake_quant = make(qconfig.act_fake_quant, self.with_act)
+        Raises:
+            AttrError: where one makes something else.
+        """
+        for kind in ("weight_observer", "act_observer", "weight_fake_quant", "act_fake_quant"):
+            factory = getattr(qconfig, kind)
+            wanted = self.with_act if kind.startswith("act") else self.with_weight
+            found = _made(kind, factory) if factory is not None and wanted else None
+            base = Observer if kind.endswith("observer") else FakeQuantize
+            if found is not None and not isinstance(found, base):
+                raise AttrError(
+                    f"QConfig: {kind} makes the wrong thing, got {type(found).__name__}, expected "
+                    f"an object of a class below {base.__name__}"
+                )
+            setattr(self, kind, found)
         if not self.training:
             self.set_observer(False)
 
@@ -153,6 +161,16 @@ class QATModule(Module):
     def host_weight(self, owner: str) -> HostParams:
         """Return the weight's parameters as numbers, as ``host_activation``."""
         return _host(f"{owner} (weight)", self.weight_observer, self.weight_fake_quant)
+
+
+def _made(kind: str, factory: Any) -> Any:
+    try:
+        return factory()
+    except TypeError as error:
+        raise AttrError(
+            f"QConfig: {kind} cannot be made without arguments, got {error}; expected defaults "
+            "for all, or a functools.partial that gives them"
+        ) from error
 
 
 def remember(x: Tensor, qparams: QParams | None) -> None:

@@ -11,6 +11,7 @@ from tianyuan.imperative.state import state
 from tianyuan.module import Module
 from tianyuan.op import QuantParams
 
+from ..arguments import tensor_of
 from ..params import HostParams, host_params
 from ..watch import run_op
 
@@ -30,7 +31,11 @@ class QuantizedModule(Module):
         super().__init__(**kwargs)
         self._training = False
         self.owner = owner or type(self).__name__
-        self._result = None if dtype is None else host_params(dtype, self.owner)
+        self._result: HostParams | None = None
+        self.result_scale: Tensor | None = None
+        self.result_zero_point: Tensor | None = None
+        if dtype is not None:
+            self.result = dtype
 
     @property
     def result(self) -> HostParams:
@@ -48,7 +53,17 @@ class QuantizedModule(Module):
 
     @result.setter
     def result(self, value: Any) -> None:
-        self._result = host_params(value, self.owner)
+        found = self._result = host_params(value, self.owner)
+        self.result_scale, self.result_zero_point = found.tensors()
+
+    def _after_loading(self) -> None:
+        """Compute with the scale and zero point that a state dict has brought."""
+        if self._result is not None:
+            assert self.result_scale is not None
+            assert self.result_zero_point is not None
+            self._result = self._result.replaced(
+                self.result_scale, self.result_zero_point, self.owner
+            )
 
     @classmethod
     def from_qat_module(cls, qat_module: Any, owner: str = "") -> QuantizedModule:
@@ -81,7 +96,9 @@ class QuantizedModule(Module):
 
         Raises:
             AttrError: where it is not, naming this module.
+            DTypeError: where it is no tensor.
         """
+        tensor_of(self.owner, x)
         quant = source_of(x).qparams
         if quant is None or quant.axis >= 0:
             raise AttrError(
@@ -99,7 +116,8 @@ def emit(name: str, *inputs: Tensor, **attrs: Any) -> Tensor:
 
 
 def quantise(x: Tensor, params: HostParams) -> Tensor:
-    """Quantise floats; bounds of a narrow dtype are kept."""
+    """Quantise floats, or numbers of another dtype as floats; bounds of a narrow dtype are kept."""
+    x = floats_of(x)
     q = emit(
         "quantize",
         x,
@@ -113,6 +131,19 @@ def quantise(x: Tensor, params: HostParams) -> Tensor:
     if (form["lower"], form["upper"]) == (info.min, info.max):
         return q
     return emit("requantize", q, x_zero_point=params.zero_points[0], multiplier=1.0, **form)
+
+
+def floats_of(x: Tensor) -> Tensor:
+    """Return numbers as float32, which float layers convert their inputs to as well.
+
+    Raises:
+        DTypeError: where they are no tensor.
+
+    >>> floats_of(Tensor([1], "uint8")).dtype.name
+    'float32'
+    """
+    found = tensor_of("quantize", x)
+    return found if found.dtype == np.float32 else emit("cast", found, dtype="float32")
 
 
 def source_of(x: Tensor) -> Tensor:

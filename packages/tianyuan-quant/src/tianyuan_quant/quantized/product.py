@@ -33,6 +33,8 @@ class QuantizedProduct(QuantizedModule):
 
     epilogue = "identity"
     weight: Tensor | None = None
+    weight_scale: Tensor | None = None
+    bias: Tensor | None = None
     bias_values: np.ndarray | None = None
     weight_params: HostParams
 
@@ -79,6 +81,19 @@ class QuantizedProduct(QuantizedModule):
         self.weight = Tensor(params.stored(weight), "int8")
         self.bias_values = None if bias is None else bias.numpy().reshape(-1)
         self.weight_params = params
+        self.weight_scale = params.tensors()[0]
+        # Copies for state dicts: values of tensors are not known while a trace is recorded.
+        self.bias = None if self.bias_values is None else Tensor(self.bias_values)
+        self._constants = _Constants()
+
+    def _after_loading(self) -> None:
+        """Compute with scales and bias that a state dict has brought."""
+        super()._after_loading()
+        if self.weight_scale is None:
+            return
+        zero = Tensor(self.weight_params.zero_points, "int32")
+        self.weight_params = self.weight_params.replaced(self.weight_scale, zero, self.owner)
+        self.bias_values = None if self.bias is None else self.bias.numpy()
         self._constants = _Constants()
 
     def stored(self) -> Tensor:

@@ -9,7 +9,7 @@ from tianyuan import Tensor
 from tianyuan.errors import AttrError
 from tianyuan.ops.quantized_linear import packed_int4, unpacked_int4
 
-from .module import QuantizedModule, emit
+from .module import QuantizedModule, emit, floats_of
 
 # Factors of a group's widest range among which the one of least squared error is taken.
 _SHARES = np.linspace(0.6, 1.05, 19).astype(np.float32)
@@ -68,7 +68,7 @@ class _Stored(QuantizedModule):
             self.bias = Tensor(bias.numpy().reshape(-1), name=f"{self.owner}.bias")
 
     def _run(self, op: str, x: Tensor, **attrs: Any) -> Tensor:
-        inputs = [x, self.weight, self.scales]
+        inputs = [floats_of(x), self.weight, self.scales]
         inputs += [] if self.bias is None else [self.bias]
         return emit(op, *inputs, has_bias=self.bias is not None, **attrs)
 
