@@ -14,6 +14,7 @@ namespace TY_ISA {
 // Where the rows of the first operand lie, and what the results are.
 enum PairKind {
   PAIR_BLOCKS,  // rows 32 bytes apart, in one or two halves -> blocks of 16 channels
+  PAIR_LANES,   // the same of some channels, one half -> the others stay as they are
   PAIR_IMAGE,   // rows `a_row` apart -> blocks of 16 channels
   PAIR_MATRIX   // rows `a_row` apart -> rows of float32
 };
@@ -32,6 +33,7 @@ struct PairTile {
   int64_t y_row;           // values between the halves of blocks, or between rows of a matrix
   int64_t y_next;          // values between the two vectors
   vm valid[2];             // outputs that are there
+  vm written[2];           // PAIR_LANES: places in blocks that are written
   Epilogue epilogue;       // as_clip has been applied
 };
 

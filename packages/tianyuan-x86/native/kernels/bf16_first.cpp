@@ -7,8 +7,8 @@ namespace {
 
 // A plain image of float32, whose rows of a kernel are contiguous runs of pairs once
 // the channels of a pixel lie next to each other, which a padded copy does. The weight is
-// [block of o][kh][ceil(kw c / 2)][16 o] words, where the last pair of an odd run repeats its first
-// term with a zero.
+// [block of o][kh][ceil(kw c / 2)][16 o] words, where the last pair of an odd run begins with the
+// term that ends the pair before: each of them has half of its weight.
 struct PairFirst {
   ConvPlan plan;
   const float *x;

@@ -28,7 +28,7 @@ __attribute__((noinline)) void finish_smooth(const PairTile *t, const float *sum
   for (int v = 0; v < vectors; ++v)
     for (int i = 0; i < rows; ++i) {
       const int64_t at = place<KIND>(t, i, per_half) + v * t->y_next;
-      store_smooth<KIND>(t, vload(sums + (i * vectors + v) * VF), at, t->valid[v]);
+      store_smooth<KIND>(t, vload(sums + (i * vectors + v) * VF), at, v);
     }
 }
 
@@ -50,7 +50,8 @@ TY_INLINE void fetch_rows(const PairTile *t) {
 
 template <int KIND, int HALVES, int ROWS, int VECTORS>
 void run_tile(const PairTile *t) {
-  enum { PER_HALF = ROWS / HALVES, BASES = KIND == PAIR_BLOCKS ? HALVES : (ROWS + 2) / 3 };
+  constexpr bool BLOCKS = KIND == PAIR_BLOCKS || KIND == PAIR_LANES;
+  enum { PER_HALF = ROWS / HALVES, BASES = BLOCKS ? HALVES : (ROWS + 2) / 3 };
   vf c[ROWS][VECTORS];
   const int64_t a_row = t->a_row, b_step = t->b_step, b_next = t->b_next;
 #pragma GCC unroll 2
@@ -66,7 +67,7 @@ void run_tile(const PairTile *t) {
   const TileSegment *segment = t->segments, *end = segment + t->n_segments;
   for (; segment != end; ++segment) {
     const char *a[BASES];
-    if (KIND == PAIR_BLOCKS) {
+    if (BLOCKS) {
       a[0] = t->a + segment->a;
       if (HALVES == 2) a[1] = a[0] + a_row;
     } else {
@@ -81,8 +82,8 @@ void run_tile(const PairTile *t) {
       for (int v = 0; v < VECTORS; ++v) w[v] = _mm512_loadu_si512(b + v * b_next);
 #pragma GCC unroll 16
       for (int i = 0; i < ROWS; ++i) {
-        const int32_t pair = load_pair(KIND == PAIR_BLOCKS ? a[i / PER_HALF] + k + i % PER_HALF * 32
-                                                           : a[i / 3] + k + i % 3 * a_row);
+        const int32_t pair = load_pair(BLOCKS ? a[i / PER_HALF] + k + i % PER_HALF * 32
+                                              : a[i / 3] + k + i % 3 * a_row);
 #pragma GCC unroll 2
         for (int v = 0; v < VECTORS; ++v) c[i][v] = multiply(c[i][v], pair, w[v]);
       }
@@ -104,7 +105,7 @@ void run_tile(const PairTile *t) {
   for (int v = 0; v < VECTORS; ++v)
 #pragma GCC unroll 16
     for (int i = 0; i < ROWS; ++i)
-      store<KIND>(t, c[i][v], place<KIND>(t, i, PER_HALF) + v * t->y_next, t->valid[v]);
+      store<KIND>(t, c[i][v], place<KIND>(t, i, PER_HALF) + v * t->y_next, v);
 }
 
 #define PAIR(kind, halves, rows) {run_tile<kind, halves, rows, 1>, run_tile<kind, halves, rows, 2>}
@@ -113,7 +114,8 @@ void run_tile(const PairTile *t) {
       PAIR(kind, 1, 6), PAIR(kind, 1, 7), PAIR(kind, 1, 8), PAIR(kind, 1, 9), PAIR(kind, 1, 10), \
       PAIR(kind, 1, 11), PAIR(kind, 1, 12), PAIR(kind, 1, 13), PAIR(kind, 1, 14)
 
-const PairRun whole[3][TILE_ROWS][2] = {{ALL(PAIR_BLOCKS)}, {ALL(PAIR_IMAGE)}, {ALL(PAIR_MATRIX)}};
+const PairRun whole[4][TILE_ROWS][2] = {
+    {ALL(PAIR_BLOCKS)}, {ALL(PAIR_LANES)}, {ALL(PAIR_IMAGE)}, {ALL(PAIR_MATRIX)}};
 const PairRun halved[TILE_ROWS / 2][2] = {PAIR(PAIR_BLOCKS, 2, 2),  PAIR(PAIR_BLOCKS, 2, 4),
                                           PAIR(PAIR_BLOCKS, 2, 6),  PAIR(PAIR_BLOCKS, 2, 8),
                                           PAIR(PAIR_BLOCKS, 2, 10), PAIR(PAIR_BLOCKS, 2, 12),

@@ -83,9 +83,9 @@ TY_INLINE void finish_row(const PairTile *t, const float *sums, int vectors, int
   for (int v = 0; v < vectors; ++v) {
     const vf sum = vload(sums + v * VF);
     if (t->epilogue.activation == ACT_CLIP)
-      store<KIND>(t, sum, at + v * t->y_next, t->valid[v]);
+      store<KIND>(t, sum, at + v * t->y_next, v);
     else
-      store_smooth<KIND>(t, sum, at + v * t->y_next, t->valid[v]);
+      store_smooth<KIND>(t, sum, at + v * t->y_next, v);
   }
 }
 

@@ -14,8 +14,9 @@ TY_INLINE vf vload_element(const element *p) { return vload_bf16(p); }
 TY_INLINE void vstore_element(element *p, vf x) {  // rounds half to even
   _mm256_storeu_si256(reinterpret_cast<__m256i *>(p), (__m256i)_mm512_cvtneps_pbh(x));
 }
-TY_INLINE void vstore_element_of(element *p, vf x, vm valid) {  // zero where not valid
-  _mm256_storeu_si256(reinterpret_cast<__m256i *>(p), (__m256i)_mm512_maskz_cvtneps_pbh(valid, x));
+// Lanes that are not valid become zero; those that are not written stay.
+TY_INLINE void vstore_element_of(element *p, vf x, vm valid, vm written = vm(-1)) {
+  _mm256_mask_storeu_epi16(p, written, (__m256i)_mm512_maskz_cvtneps_pbh(valid, x));
 }
 #else
 #define TY_ELEMENT "f32"

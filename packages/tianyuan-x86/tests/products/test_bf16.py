@@ -97,6 +97,30 @@ def test_convolutions_against_float64(index: int, call_of: Any, run: Any) -> Non
     assert served, "no kernel in bfloat16 takes the shape"
 
 
+@pytest.mark.parametrize("value", [np.inf, -np.inf])
+@pytest.mark.parametrize("index", [5, 6, 7, 10])
+def test_infinities_meet_the_outputs_that_read_them(
+    index: int, value: float, call_of: Any, run: Any
+) -> None:
+    """Neither zeros that pad runs of few channels nor those between groups meet an infinity."""
+    shape, outputs, kernel, attrs = SHAPES[index]
+    rng = np.random.default_rng(index)
+    x, w = rounded(rng, *shape), rounded(rng, outputs, shape[1] // attrs.groups, *kernel)
+    x[0, shape[1] // 2, 3, 3] = value
+    want = convolution(x, w, attrs)
+    call, served = call_of("conv2d", [x, w], attrs, threads=2), set()
+    for found in registry.candidates("conv2d", "cpu", "x86"):
+        if "winograd" in found.name or registry.refusal(found, call) is not None:
+            continue
+        (got,) = run(found, call, [x, w])
+        served.add(found.precision)
+        finite = np.isfinite(want)
+        np.testing.assert_array_equal(got[~finite], want[~finite], found.name)
+        error = np.abs(got[finite] - want[finite]).max()
+        assert error <= KEPT * np.abs(want[finite]).max(), found.name
+    assert served == {FULL, BF16}
+
+
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("index", [3, 5, 8, 10, 11])
 def test_epilogues_are_computed_before_rounding(
@@ -151,6 +175,19 @@ def test_products_against_float64(
                 np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6 * (k + 8))
                 served += 1
     assert served == 2
+
+
+def test_gelu_meets_its_limits(call_of: Any, run: Any) -> None:
+    """Far from zero GELU is zero or its argument, also where that is infinite."""
+    x = np.array([[-np.inf], [-3e38], [-1e4], [1e4], [np.inf]], np.float32)
+    one, attrs, served = np.ones((1, 1), np.float32), MatmulFused(activation="gelu"), 0
+    call = call_of("matmul_fused", [x, one], attrs)
+    for found in kernels_of("matmul_fused"):
+        if registry.refusal(found, call) is None:
+            (got,) = run(found, call, [x, one])
+            np.testing.assert_allclose(got, np.maximum(x, 0), rtol=KEPT, atol=2e-4)
+            served += 1
+    assert served
 
 
 class Net(M.Module):

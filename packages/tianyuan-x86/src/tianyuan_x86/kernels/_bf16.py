@@ -129,8 +129,10 @@ def _pack_first(array: np.ndarray) -> np.ndarray:
     o, i, h, w = array.shape
     rows = array.transpose(0, 2, 3, 1).reshape(o, h, w * i)
     if w * i % 2:
-        # The last value is paired with the one before it, which the pair before has met.
-        rows = np.concatenate([rows[..., :-1], np.zeros_like(rows[..., :1]), rows[..., -1:]], -1)
+        # The last value is paired with the one before it, which the pair before has met: each of
+        # the two takes half of its weight, as zero times infinity would be no zero.
+        half = rows[..., -2:-1] / 2
+        rows = np.concatenate([rows[..., :-2], half, half, rows[..., -1:]], -1)
     split = _padded(rows, LANES, 1, 1).reshape(blocks(o), LANES, h, rows.shape[2] // 2, 2)
     return words(split.transpose(0, 2, 3, 1, 4))[..., 0]
 
@@ -140,7 +142,7 @@ def _unpack_first(array: np.ndarray, shape: Shape) -> np.ndarray:
     split = values(array[..., None]).transpose(0, 3, 1, 2, 4)
     rows = split.reshape(blocks(o) * LANES, h, array.shape[2] * 2)
     if w * i % 2:
-        rows = np.concatenate([rows[..., :-2], rows[..., -1:]], -1)
+        rows = np.concatenate([rows[..., :-3], 2 * rows[..., -2:-1], rows[..., -1:]], -1)
     return np.ascontiguousarray(rows[:o].reshape(o, h, w, i).transpose(0, 3, 1, 2))
 
 

@@ -102,10 +102,10 @@ def _cost(lanes: int, call: Call) -> float:
 
 
 def table_bytes(lanes: int, call: Call) -> int:
-    """Return the room for the segments of every block of outputs."""
+    """Return the room for a Unit of every block of outputs and the segments of every group."""
     g = geo.geometry(call)
-    job, segment, lists = 40, 24, 3  # bytes of a Job and a TileSegment, LISTS of conv_grouped.cpp
-    return -(-g.o // lanes) * (job + lists * (-(-g.c // lanes) + 1) * segment)
+    unit, segment = 40, 24  # bytes of a Unit and a TileSegment of conv_grouped.cpp
+    return -(-g.o // lanes) * unit + g.groups * (-(-g.c // g.groups // lanes) + 1) * segment
 
 
 def kernels(tier: Tier) -> list[Kernel]:
