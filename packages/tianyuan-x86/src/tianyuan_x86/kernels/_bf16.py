@@ -22,10 +22,10 @@ WIDE_WEIGHT = "oihw16o32i_bf16"  # planes of 32 inputs, as tiles hold
 FIRST_WEIGHT = "ohw16o2wi_bf16"  # pairs run along a kernel's row, channels innermost
 MATRIX = "kn32n2k_bf16"  # second operand (K, N)
 MATRIX_TRANSPOSED = "nk32n2k_bf16"  # second operand (N, K)
-GROUPS = (2, 3, 4, 8)  # a layout knows its weight's shape alone, so each count has its own
 
 LANES = 16
 ROUNDING = 2.0**-8  # largest relative error of a result that is kept in bfloat16
+rounded_layout = partial(Layout, exact=False, tolerance=ROUNDING)
 
 # A product of pairs in vectors takes half of what one of float32 takes on Zen 4, but twice that
 # on the processors that have tiles: 119 GFLOP/s a core, where float32 had 238, on Sapphire Rapids.
@@ -56,11 +56,6 @@ def height_of(rows: int) -> int:
     return count * max(-(-rows // count), TILE_ROWS) if count else 0
 
 
-def grouped_layout(groups: int) -> str:
-    """Return the name of the layout of pointwise weights in groups that do not fill blocks."""
-    return f"g{groups}oi16o2i_bf16"
-
-
 def blocks(count: int) -> int:
     """Return how many blocks hold ``count`` channels."""
     return -(-count // LANES)
@@ -79,7 +74,7 @@ def values(array: np.ndarray) -> np.ndarray:
     return found
 
 
-def _padded(array: np.ndarray, *multiples: int) -> np.ndarray:
+def padded(array: np.ndarray, *multiples: int) -> np.ndarray:
     """Return the array with zeros behind its axes up to multiples."""
     return np.pad(array, [(0, -n % m) for n, m in zip(array.shape, multiples, strict=True)])
 
@@ -91,7 +86,7 @@ def _image_extents(shape: Shape) -> Shape:
 
 def _pack_image(array: np.ndarray) -> np.ndarray:
     n, c, h, w = array.shape
-    split = _padded(array, 1, LANES, 1, 1).reshape(n, blocks(c), LANES, h, w)
+    split = padded(array, 1, LANES, 1, 1).reshape(n, blocks(c), LANES, h, w)
     return words(split.transpose(0, 1, 3, 4, 2))
 
 
@@ -108,8 +103,8 @@ def _weight_extents(inputs: int, shape: Shape) -> Shape:
 
 def _pack_weight(inputs: int, array: np.ndarray) -> np.ndarray:
     o, i, h, w = array.shape
-    padded = _padded(array, LANES, inputs, 1, 1)
-    split = padded.reshape(blocks(o), LANES, -(-i // inputs), inputs // 2, 2, h, w)
+    whole = padded(array, LANES, inputs, 1, 1)
+    split = whole.reshape(blocks(o), LANES, -(-i // inputs), inputs // 2, 2, h, w)
     return words(split.transpose(0, 2, 5, 6, 3, 1, 4))[..., 0]
 
 
@@ -133,7 +128,7 @@ def _pack_first(array: np.ndarray) -> np.ndarray:
         # the two takes half of its weight, as zero times infinity would be no zero.
         half = rows[..., -2:-1] / 2
         rows = np.concatenate([rows[..., :-2], half, half, rows[..., -1:]], -1)
-    split = _padded(rows, LANES, 1, 1).reshape(blocks(o), LANES, h, rows.shape[2] // 2, 2)
+    split = padded(rows, LANES, 1, 1).reshape(blocks(o), LANES, h, rows.shape[2] // 2, 2)
     return words(split.transpose(0, 2, 3, 1, 4))[..., 0]
 
 
@@ -146,61 +141,13 @@ def _unpack_first(array: np.ndarray, shape: Shape) -> np.ndarray:
     return np.ascontiguousarray(rows[:o].reshape(o, h, w, i).transpose(0, 3, 1, 2))
 
 
-def reaches(groups: int, outputs: int) -> list[tuple[int, int]]:
-    """Return the first and end group that each block of outputs touches."""
-    width = -(-outputs // groups)
-    return [
-        (first // width, (min(first + LANES, outputs) - 1) // width + 1)
-        for first in range(0, outputs, LANES)
-    ]
-
-
-def grouped_vectors(groups: int, outputs: int) -> int:
-    """Return how many vectors over blocks of outputs there are for each input of a group."""
-    return sum(end - first for first, end in reaches(groups, outputs))
-
-
-def _grouped_extents(groups: int, shape: Shape) -> Shape:
-    o, i, h, w = shape
-    return (grouped_vectors(groups, int(o)), h, w, -(-i // 2), LANES)
-
-
-def _pack_grouped(groups: int, array: np.ndarray) -> np.ndarray:
-    o, i, h, w = array.shape
-    width = -(-o // groups)
-    found = np.zeros((grouped_vectors(groups, o), h, w, i + i % 2, LANES), np.float32)
-    at = 0
-    for block, (first, end) in enumerate(reaches(groups, o)):
-        for channel in range(block * LANES, min((block + 1) * LANES, o)):
-            place = found[at + channel // width - first, ..., channel - block * LANES]
-            place[..., :i] = array[channel].transpose(1, 2, 0)
-        at += end - first
-    split = found.reshape(len(found), h, w, -(-i // 2), 2, LANES)
-    return words(split.transpose(0, 1, 2, 3, 5, 4))[..., 0]
-
-
-def _unpack_grouped(groups: int, array: np.ndarray, shape: Shape) -> np.ndarray:
-    o, i, h, w = (int(n) for n in shape)
-    width = -(-o // groups)
-    split = values(array[..., None]).transpose(0, 1, 2, 3, 5, 4)
-    merged = split.reshape(len(array), h, w, -(-i // 2) * 2, LANES)
-    found = np.empty((o, i, h, w), np.float32)
-    at = 0
-    for block, (first, end) in enumerate(reaches(groups, o)):
-        for channel in range(block * LANES, min((block + 1) * LANES, o)):
-            from_ = merged[at + channel // width - first, :, :, :i, channel - block * LANES]
-            found[channel] = from_.transpose(2, 0, 1)
-        at += end - first
-    return found
-
-
 def _matrix_extents(transposed: bool, shape: Shape) -> Shape:
     n, k = shape if transposed else shape[::-1]
     return (-(-n // (2 * LANES)), -(-k // 2), 2 * LANES)
 
 
 def _pack_matrix(transposed: bool, array: np.ndarray) -> np.ndarray:
-    rows = _padded(array if transposed else array.T, 2 * LANES, 2)
+    rows = padded(array if transposed else array.T, 2 * LANES, 2)
     split = rows.reshape(rows.shape[0] // (2 * LANES), 2 * LANES, rows.shape[1] // 2, 2)
     return words(split.transpose(0, 2, 1, 3))[..., 0]
 
@@ -213,7 +160,7 @@ def _unpack_matrix(transposed: bool, array: np.ndarray, shape: Shape) -> np.ndar
 
 
 def all_layouts() -> list[Layout]:
-    """Return the layouts of images and weights; what pads them is zero."""
+    """Return the layouts of images and weights without groups; what pads them is zero."""
     forms = [
         (IMAGE, 4, _image_extents, _pack_image, _unpack_image),
         (FIRST_WEIGHT, 4, _first_extents, _pack_first, _unpack_first),
@@ -230,16 +177,6 @@ def all_layouts() -> list[Layout]:
     ]
     forms += [
         (
-            grouped_layout(groups),
-            4,
-            partial(_grouped_extents, groups),
-            partial(_pack_grouped, groups),
-            partial(_unpack_grouped, groups),
-        )
-        for groups in GROUPS
-    ]
-    forms += [
-        (
             name,
             2,
             partial(_matrix_extents, transposed),
@@ -248,7 +185,4 @@ def all_layouts() -> list[Layout]:
         )
         for name, transposed in ((MATRIX, False), (MATRIX_TRANSPOSED, True))
     ]
-    return [
-        Layout(name, ndim, extents, pack, unpack, exact=False, tolerance=ROUNDING)
-        for name, ndim, extents, pack, unpack in forms
-    ]
+    return [rounded_layout(*form) for form in forms]

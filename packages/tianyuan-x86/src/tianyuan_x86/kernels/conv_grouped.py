@@ -1,26 +1,38 @@
-"""Describe pointwise grouped convolutions on blocked images whose groups do not fill blocks."""
+"""Describe pointwise grouped convolutions whose groups do not fill blocks, in either element."""
 
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
-from tianyuan.kernel import PLAIN, Call, Kernel, Layout, Layouts
+from tianyuan.kernel import BF16, PLAIN, Call, Kernel, Layout, Layouts
 from tianyuan.shapes import Shape
 
-from .._tier import LANES, Tier
+from .._tier import BF16_TIERS, LANES, Tier
+from . import _bf16 as b16
 from . import _conv_geometry as geo
 from .layouts import activation_layout
 
 GROUPS = (2, 3, 4, 8)  # a layout knows its weight's shape alone, so each count has its own
 _START = 1e-6  # seconds to enter the kernel and fill its tables
-_RATE = {8: 8.0e10, 16: 1.0e11}  # operations per second and thread, on padded channels
-_VALUES = 1.2e10  # bytes per second
+# Operations per second and thread, on padded channels, and bytes of float32 per second.
+_RATE = {8: 8.0e10, 16: 1.0e11}
+_VALUES = 1.2e10
+_PAIR_RATE = 1.6e11
+_PAIR_VALUES = 8e10
+
+TIERS = (*LANES, *BF16_TIERS)
 
 
-def grouped_layout(lanes: int, groups: int) -> str:
+def _layout(lanes: int, groups: int) -> str:
     """Return the name of the layout of weights in vectors over blocks of outputs."""
     return f"g{groups}oi{lanes}o"
+
+
+def _pair_layout(groups: int) -> str:
+    """Return the name of the layout of the same vectors in words of two inputs."""
+    return f"g{groups}oi{b16.LANES}o2i_bf16"
 
 
 def _reaches(lanes: int, groups: int, outputs: int) -> list[tuple[int, int]]:
@@ -65,11 +77,29 @@ def _unpack(lanes: int, groups: int, array: np.ndarray, shape: Shape) -> np.ndar
     return found
 
 
+def _pair_extents(groups: int, shape: Shape) -> Shape:
+    vectors, i, h, w, lanes = _extents(b16.LANES, groups, shape)
+    return (vectors, h, w, -(-i // 2), lanes)
+
+
+def _pack_pairs(groups: int, array: np.ndarray) -> np.ndarray:
+    vectors = b16.padded(_pack(b16.LANES, groups, array), 1, 2, 1, 1, 1)
+    count, i, h, w, lanes = vectors.shape
+    split = vectors.reshape(count, i // 2, 2, h, w, lanes)
+    return b16.words(split.transpose(0, 3, 4, 1, 5, 2))[..., 0]
+
+
+def _unpack_pairs(groups: int, array: np.ndarray, shape: Shape) -> np.ndarray:
+    split = b16.values(array[..., None]).transpose(0, 3, 5, 1, 2, 4)
+    vectors = split.reshape(len(array), -1, *split.shape[3:])
+    return _unpack(b16.LANES, groups, vectors[:, : shape[1]], shape)
+
+
 def layouts() -> list[Layout]:
     """Return the weight layouts by vector width and count of groups; padding lanes are zero."""
-    return [
+    found = [
         Layout(
-            name=grouped_layout(lanes, groups),
+            name=_layout(lanes, groups),
             ndim=4,
             extents=partial(_extents, lanes, groups),
             pack=partial(_pack, lanes, groups),
@@ -78,9 +108,19 @@ def layouts() -> list[Layout]:
         for lanes in sorted(LANES.values(), reverse=True)
         for groups in GROUPS
     ]
+    return found + [
+        b16.rounded_layout(
+            name=_pair_layout(groups),
+            ndim=4,
+            extents=partial(_pair_extents, groups),
+            pack=partial(_pack_pairs, groups),
+            unpack=partial(_unpack_pairs, groups),
+        )
+        for groups in GROUPS
+    ]
 
 
-def pointwise_groups(lanes: int, groups: int, call: Call) -> str | None:
+def _supports(lanes: int, groups: int, call: Call) -> str | None:
     """Refuse all but pointwise convolutions in a count of groups that do not fill blocks."""
     g = geo.geometry(call)
     if g.groups != groups:
@@ -92,16 +132,23 @@ def pointwise_groups(lanes: int, groups: int, call: Call) -> str | None:
     return "groups fill blocks, as the direct kernel wants" if g.fills_blocks(lanes) else None
 
 
-def _cost(lanes: int, call: Call) -> float:
+def _supports_pairs(groups: int, call: Call) -> str | None:
+    inputs = int(call.inputs[1].shape[1])
+    if inputs % 2:
+        return f"serves groups of an even number of inputs, got {inputs}"
+    return _supports(b16.LANES, groups, call)
+
+
+def _cost(lanes: int, rate: float, values: float, call: Call) -> float:
     g = geo.geometry(call)
     vectors = _vectors(lanes, g.groups, g.o) * (g.c // g.groups)
-    seconds = 2.0 * g.n * g.oh * g.ow * vectors * lanes / _RATE[lanes]
+    seconds = 2.0 * g.n * g.oh * g.ow * vectors * lanes / rate
     moved = call.outputs[0].nbytes + call.inputs[0].nbytes
     threads = min(float(call.threads), max(1.0, g.flops / 1e6))
-    return _START + (seconds + moved / _VALUES) / threads
+    return _START + (seconds + moved / values) / threads
 
 
-def table_bytes(lanes: int, call: Call) -> int:
+def _table_bytes(lanes: int, call: Call) -> int:
     """Return the room for a Unit of every block of outputs and the segments of every group."""
     g = geo.geometry(call)
     unit, segment = 40, 24  # bytes of a Unit and a TileSegment of conv_grouped.cpp
@@ -110,20 +157,30 @@ def table_bytes(lanes: int, call: Call) -> int:
 
 def kernels(tier: Tier) -> list[Kernel]:
     """Return a kernel for each count of groups, plain and fused."""
-    image = activation_layout(tier.lanes)
+    lanes, pairs = tier.lanes, tier.name in BF16_TIERS
+    more: dict[str, Any] = {}
+    if pairs:
+        image, element = b16.IMAGE, "bf16"
+        cost = partial(_cost, lanes, b16.vector_rate(tier, _PAIR_RATE), _PAIR_VALUES)
+        more = {"tolerance": b16.ROUNDING, "precision": BF16}
+    else:
+        image, element = activation_layout(lanes), "f32"
+        cost = partial(_cost, lanes, _RATE[lanes], _VALUES)
     found = []
     for groups in GROUPS:
-        weight = grouped_layout(tier.lanes, groups)
-        for op, more in (("conv2d", ()), ("conv2d_fused", (PLAIN, image))):
+        weight = _pair_layout(groups) if pairs else _layout(lanes, groups)
+        supports = partial(_supports_pairs, groups) if pairs else partial(_supports, lanes, groups)
+        for op, rest in (("conv2d", ()), ("conv2d_fused", (PLAIN, image))):
             kernel = tier.kernel(
-                f"{op}_f32",
+                f"{op}_{element}",
                 f"grouped_{groups}",
                 op,
                 dtypes=("float32",),
-                layouts=Layouts((image, weight, *more), (image,)),
-                supports=partial(pointwise_groups, tier.lanes, groups),
-                cost=partial(_cost, tier.lanes),
-                workspace=partial(table_bytes, tier.lanes),
+                layouts=Layouts((image, weight, *rest), (image,)),
+                supports=supports,
+                cost=cost,
+                workspace=partial(_table_bytes, lanes),
+                **more,
             )
             found.append(kernel)
     return found
