@@ -126,8 +126,9 @@ def _pack_first(array: np.ndarray) -> np.ndarray:
     if w * i % 2:
         # The last value is paired with the one before it, which the pair before has met: each of
         # the two takes half of its weight, as zero times infinity would be no zero.
-        half = rows[..., -2:-1] / 2
-        rows = np.concatenate([rows[..., :-2], half, half, rows[..., -1:]], -1)
+        before = rows[..., -2:-1] if w * i > 1 else np.zeros_like(rows)
+        rows = np.concatenate([rows[..., :-1], before, rows[..., -1:]], -1)
+        rows[..., -3:-1] /= 2
     split = padded(rows, LANES, 1, 1).reshape(blocks(o), LANES, h, rows.shape[2] // 2, 2)
     return words(split.transpose(0, 2, 3, 1, 4))[..., 0]
 
@@ -137,7 +138,8 @@ def _unpack_first(array: np.ndarray, shape: Shape) -> np.ndarray:
     split = values(array[..., None]).transpose(0, 3, 1, 2, 4)
     rows = split.reshape(blocks(o) * LANES, h, array.shape[2] * 2)
     if w * i % 2:
-        rows = np.concatenate([rows[..., :-3], 2 * rows[..., -2:-1], rows[..., -1:]], -1)
+        rows = np.concatenate([rows[..., :-2], rows[..., -1:]], -1)
+        rows[..., -2:-1] *= 2
     return np.ascontiguousarray(rows[:o].reshape(o, h, w, i).transpose(0, 3, 1, 2))
 
 
