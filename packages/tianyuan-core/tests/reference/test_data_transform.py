@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tianyuan.data.transform as T
 from tianyuan.data.transform.vision import functional as F
+from tianyuan.errors import AttrError, ShapeError, TianyuanError
 
 RNG = np.random.default_rng(11)
 IMAGE = RNG.integers(0, 256, (7, 9, 3)).astype(np.uint8)
@@ -409,8 +410,103 @@ def test_color_jitter_and_lighting() -> None:
     ],
 )
 def test_wrong_values(make: Any) -> None:
-    with pytest.raises(ValueError, match="wrong"):
+    with pytest.raises(TianyuanError, match="wrong|out of range"):
         make()
+
+
+NO_NUMBERS = (None, "a", [None], {}, object(), "1", ["a", "b"])
+NO_AMOUNTS = (*NO_NUMBERS, -1, float("nan"), float("inf"), [1], (0, 1), np.array([1, 2]))
+NO_SIZES = (*NO_NUMBERS, -1, 0, 1.5, float("nan"), (2, -1), (1, 2, 3), True, (True, True))
+NO_RANGES = (*NO_NUMBERS, 1, (2, 1), (0, 1), (1,), (1, 2, 3), (1, float("inf")))
+
+
+@pytest.mark.parametrize(
+    ("make", "values"),
+    [
+        (lambda v: T.Normalize(mean=v), (*NO_NUMBERS, float("nan"), 1e39)),
+        (lambda v: T.Normalize(std=v), (*NO_NUMBERS, 0, (1, 0), float("inf"))),
+        (lambda v: T.GaussianNoise(mean=v), NO_NUMBERS),
+        (lambda v: T.GaussianNoise(std=v), (*NO_NUMBERS, -1, (1, -1))),
+        (T.BrightnessTransform, NO_AMOUNTS),
+        (T.ContrastTransform, NO_AMOUNTS),
+        (T.SaturationTransform, NO_AMOUNTS),
+        (T.HueTransform, (*NO_AMOUNTS, 0.6)),
+        (lambda v: T.ColorJitter(brightness=v), NO_AMOUNTS),
+        (lambda v: T.ColorJitter(hue=v), (*NO_AMOUNTS, 0.6)),
+        (T.Lighting, NO_AMOUNTS),
+        (T.ToMode, (None, "HWC", 1, np.array([1, 2]))),
+        (T.Pad, (*NO_NUMBERS, -1, 1.5, (1, 2, 3), True)),
+        (lambda v: T.Pad(1, v), NO_NUMBERS),
+        (lambda v: T.Pad(1, 0, v), (*NO_NUMBERS, [0])),
+        (T.Resize, NO_SIZES),
+        (lambda v: T.Resize(4, v), (*NO_NUMBERS, -1, 5, 1.0, True, np.array([1, 2]))),
+        (lambda v: T.ShortestEdgeResize(v, 9), (*NO_NUMBERS, 0, 1.5, (9, 4), ())),
+        (lambda v: T.ShortestEdgeResize(4, v), (*NO_NUMBERS, 0, 1.5, (4, 9))),
+        (lambda v: T.ShortestEdgeResize(4, 9, v), (None, "any", 1, np.array([1, 2]))),
+        (T.RandomResize, NO_RANGES),
+        (T.CenterCrop, NO_SIZES),
+        (T.RandomCrop, NO_SIZES),
+        (lambda v: T.RandomCrop(4, v), (*NO_NUMBERS, -1, 1.5, (1, 2, 3))),
+        (lambda v: T.RandomCrop(4, 0, v), NO_NUMBERS),
+        (T.RandomResizedCrop, NO_SIZES),
+        (lambda v: T.RandomResizedCrop(4, v), NO_RANGES),
+        (lambda v: T.RandomResizedCrop(4, ratio_range=v), NO_RANGES),
+        (T.RandomHorizontalFlip, (*NO_NUMBERS, -0.1, 1.1, float("nan"), [0.5])),
+        (T.RandomVerticalFlip, (*NO_NUMBERS, -0.1, 1.1)),
+        (lambda v: T.Pad(1, order=v), ("image", 1, [1], (None,), ("a",), np.array([1]))),
+        (T.Compose, (None, 1, "a", [1], [None])),
+        (lambda v: T.Compose([T.Pad(1)], shuffle_indices=v), (1, "a", [1], [(1,)], [(True,)])),
+        (T.TorchTransformCompose, (None, 1, "a", [1], [None])),
+    ],
+)
+def test_arguments_that_are_none(make: Any, values: Any) -> None:
+    for value in values:
+        with pytest.raises(AttrError, match=", expected |, got "):
+            make(value)
+
+
+@pytest.mark.parametrize("value", [-1, 256, float("nan"), 1.0e9])
+def test_borders_that_an_image_does_not_hold(value: float) -> None:
+    with pytest.raises(AttrError, match="pad: value is wrong, got .*, expected what uint8 holds"):
+        T.Pad(1, value).apply(IMAGE)
+    got = T.Pad(1, value).apply(IMAGE.astype(np.float32))
+    np.testing.assert_array_equal(got[0], np.full(got[0].shape, value, np.float32))
+    classes = T.Pad(1, 0, 2**30 + 1, order=("mask",)).apply(np.zeros((2, 2), np.int32))
+    assert classes[0, 0] == 2**30 + 1
+
+
+TRANSFORMS = (
+    T.Normalize(), T.GaussianNoise(), T.BrightnessTransform(0.1), T.ContrastTransform(0.1),
+    T.SaturationTransform(0.1), T.HueTransform(0.1), T.Lighting(0.1), T.ToMode(), T.Pad(1),
+    T.Resize(4), T.ShortestEdgeResize(4, 9), T.RandomResize((0.5, 2)), T.CenterCrop(2),
+    T.RandomCrop(2), T.RandomResizedCrop(2), T.RandomHorizontalFlip(1.0),
+    T.RandomVerticalFlip(1.0), T.ColorJitter(0.1, 0.1, 0.1, 0.1),
+    T.TorchTransformCompose([lambda image: image]),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS, ids=lambda t: type(t).__name__)
+def test_images_that_are_none(transform: Any) -> None:
+    pytest.importorskip("PIL.Image")
+    for image in (None, "a", IMAGE.tolist(), IMAGE.astype(object), 3):
+        with pytest.raises(TianyuanError):
+            transform.apply(image)
+    if not isinstance(transform, (T.Normalize, T.GaussianNoise, T.BrightnessTransform,
+                                  T.ContrastTransform, T.Lighting)):  # fmt: skip
+        for image in (np.zeros((), np.uint8), np.zeros(5, np.uint8), IMAGE[np.newaxis]):
+            with pytest.raises(ShapeError, match="image is wrong, got shape"):
+                transform.apply(image)
+
+
+def test_empty_images_and_channels_that_do_not_fit() -> None:
+    for transform in (T.Resize(4), T.RandomResize((1, 2)), T.RandomCrop(2), T.RandomResizedCrop(2)):
+        with pytest.raises(ShapeError, match="image is empty, got 0 x"):
+            transform.apply(IMAGE[:0])
+    for transform in (T.Normalize(mean=(0, 1)), T.GaussianNoise(std=(0, 1)), T.Pad(1, (1, 2))):
+        with pytest.raises(ShapeError, match=r"does not fit the image, got shape \(2,\)"):
+            transform.apply(IMAGE)
+    with pytest.raises(ShapeError, match="Lighting: .* expected three channels"):
+        T.Lighting(0.1).apply(IMAGE[..., :1])
 
 
 def test_shortest_edge_resize() -> None:

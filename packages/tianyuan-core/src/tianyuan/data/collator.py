@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import AttrError, DTypeError, ShapeError
+
 _STACKED = (np.ndarray, np.generic, bool, int, float)  # what may be stacked with an array
 
 
@@ -26,8 +28,8 @@ class Collator:
         """Return the batch of a non-empty list of samples of one structure.
 
         Raises:
-            ValueError: where arrays or collections of different sizes meet.
-            TypeError: where a value is none of the above.
+            AttrError, ShapeError: where collections or arrays of different sizes meet.
+            DTypeError: where a value is none of the above.
 
         >>> Collator().apply([{"x": 1}, {"x": 2}])
         {'x': array([1, 2])}
@@ -44,14 +46,14 @@ class Collator:
         if isinstance(first, Sequence):
             lengths = {len(sample) for sample in inputs}
             if len(lengths) != 1:
-                raise ValueError(
+                raise AttrError(
                     f"Collator: samples differ in number of fields, got {sorted(lengths)}"
                 )
             fields = [self.apply(field) for field in zip(*inputs, strict=True)]
             if isinstance(first, tuple):
                 return type(first)(*fields) if hasattr(first, "_fields") else tuple(fields)
             return fields
-        raise TypeError(
+        raise DTypeError(
             f"Collator: cannot put values together, got {type(first).__name__}, expected arrays, "
             "numbers, text, or tuples, lists and mappings of them"
         )
@@ -60,8 +62,8 @@ class Collator:
     def _stack(arrays: Sequence[np.ndarray]) -> np.ndarray:
         odd = [type(array).__name__ for array in arrays if not isinstance(array, _STACKED)]
         if odd:
-            raise TypeError(f"Collator: samples differ in kind, got ndarray and {odd[0]}")
+            raise DTypeError(f"Collator: samples differ in kind, got ndarray and {odd[0]}")
         shapes = {array.shape for array in map(np.asarray, arrays)}
         if len(shapes) != 1:
-            raise ValueError(f"Collator: arrays differ in shape, got {sorted(shapes)}")
+            raise ShapeError(f"Collator: arrays differ in shape, got {sorted(shapes)}")
         return np.stack(arrays)

@@ -337,7 +337,7 @@ class Infinite(Sampler):
     """A sampler's passes one after the other, without end.
 
     Raises:
-        ValueError: on use, where a pass of the sampler is empty.
+        AttrError: on use, where a pass of the sampler is empty.
 
     >>> batches = iter(Infinite(SequentialSampler("ab", 2)))
     >>> next(batches), next(batches)
@@ -377,7 +377,7 @@ class Infinite(Sampler):
                 empty = False
                 yield batch
             if empty:
-                raise ValueError("Infinite: the sampler has no batch, expected at least one")
+                raise AttrError("Infinite: the sampler has no batch, expected at least one")
 
 
 def _expect_names(owner: str, state: dict[str, Any], names: tuple[str, ...]) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from typing import Any, NoReturn
 
+from ...errors import AttrError
+
 
 class Dataset(ABC):
     """Samples by index; a sample is usually a tuple of arrays and numbers.
@@ -55,7 +57,7 @@ class ArrayDataset(Dataset):
     """Arrays of one length, side by side: sample ``i`` is the tuple of their ``i``-th rows.
 
     Raises:
-        ValueError: where no array is given or their lengths differ.
+        AttrError: where no array is given or their lengths differ.
 
     >>> ArrayDataset([1, 2], ["a", "b"])[1]
     (2, 'b')
@@ -65,7 +67,7 @@ class ArrayDataset(Dataset):
         super().__init__()
         lengths = [len(array) for array in arrays]
         if not arrays or min(lengths) != max(lengths):
-            raise ValueError(
+            raise AttrError(
                 f"ArrayDataset: arrays must have one length, got {lengths or 'no array'}"
             )
         self.arrays = arrays
@@ -81,7 +83,7 @@ class ConcatDataset(Dataset):
     """Datasets one after the other.
 
     Raises:
-        ValueError: where no dataset is given or one is a ``StreamDataset``.
+        AttrError: where no dataset is given or one is a ``StreamDataset``.
 
     >>> ConcatDataset([ArrayDataset([1, 2]), ArrayDataset([3])])[2]
     (3,)
@@ -91,9 +93,9 @@ class ConcatDataset(Dataset):
         super().__init__()
         self.datasets = list(datasets)
         if not self.datasets:
-            raise ValueError("ConcatDataset: got no dataset, expected at least one")
+            raise AttrError("ConcatDataset: got no dataset, expected at least one")
         if any(isinstance(dataset, StreamDataset) for dataset in self.datasets):
-            raise ValueError("ConcatDataset: got a StreamDataset, expected datasets with a length")
+            raise AttrError("ConcatDataset: got a StreamDataset, expected datasets with a length")
         self._ends = list(accumulate(len(dataset) for dataset in self.datasets))
 
     def __getitem__(self, index: int) -> Any:

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from ....errors import AttrError
 from ..base import Transform
+from .arguments import list_of
 
 FIELDS = ("image", "coords", "boxes", "keypoints", "polygons", "mask", "category", "info")
 
@@ -29,7 +31,7 @@ class VisionTransform(Transform):
             ``("image",)``.
 
     Raises:
-        ValueError: where a name is unknown.
+        AttrError: where a name is unknown.
 
     >>> import numpy as np
     >>> class Invert(VisionTransform):
@@ -41,12 +43,23 @@ class VisionTransform(Transform):
 
     def __init__(self, order: Sequence[str] | None = None) -> None:
         super().__init__()
-        self._take_order(("image",) if order is None else tuple(order))
+        self._take_order(("image",) if order is None else self._names(order))
+
+    def _names(self, order: Any) -> tuple[str, ...]:
+        """Return an order, in which a text by itself is no sequence of names."""
+        if isinstance(order, str) or not isinstance(order, Sequence):
+            raise AttrError(
+                f"{type(self).__name__}: order is wrong, got {order!r}, expected a tuple of names "
+                f"of {', '.join(FIELDS)}"
+            )
+        return tuple(order)
 
     def _take_order(self, order: tuple[str, ...]) -> None:
-        unknown = [name for name in order if self._applier(name) is None]
+        unknown = [
+            name for name in order if not isinstance(name, str) or self._applier(name) is None
+        ]
         if unknown:
-            raise ValueError(
+            raise AttrError(
                 f"{type(self).__name__}: order is wrong, got {unknown[0]!r}, "
                 f"expected names of {', '.join(FIELDS)}"
             )
@@ -103,6 +116,14 @@ class VisionTransform(Transform):
         return info
 
 
+def _are_groups(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(
+        isinstance(group, (list, tuple, range))
+        and all(isinstance(v, (int, np.integer)) and not isinstance(v, bool) for v in group)
+        for group in value
+    )
+
+
 class Compose(VisionTransform):
     """Apply transforms one after the other.
 
@@ -115,7 +136,7 @@ class Compose(VisionTransform):
         order: given to all transforms where not None.
 
     Raises:
-        ValueError: where a position is out of range or stands twice.
+        AttrError: where a position is out of range or stands twice.
 
     >>> import numpy as np
     >>> from tianyuan.data.transform import CenterCrop, ToMode
@@ -132,17 +153,23 @@ class Compose(VisionTransform):
         order: Sequence[str] | None = None,
     ) -> None:
         super().__init__()
-        self.transforms = list(transforms)
+        self.transforms = list_of("Compose", "transforms", transforms, "apply")
         self.batch_compose = batch_compose
-        self.shuffle_indices = [list(group) for group in shuffle_indices or ()]
+        given = () if shuffle_indices is None else shuffle_indices
+        if not _are_groups(given):
+            raise AttrError(
+                f"Compose: shuffle_indices is wrong, got {shuffle_indices!r}, expected groups of "
+                "positions, such as [(0, 1)]"
+            )
+        self.shuffle_indices = [list(group) for group in given]
         positions = [position for group in self.shuffle_indices for position in group]
         if sorted(set(positions) & set(range(len(self.transforms)))) != sorted(positions):
-            raise ValueError(
+            raise AttrError(
                 f"Compose: shuffle_indices is wrong, got {shuffle_indices!r}, expected distinct "
                 f"positions below {len(self.transforms)}"
             )
         if order is not None:
-            self._take_order(tuple(order))
+            self._take_order(self._names(order))
 
     def _take_order(self, order: tuple[str, ...]) -> None:
         own = [t for t in getattr(self, "transforms", ()) if isinstance(t, VisionTransform)]

@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from ....errors import AttrError, ShapeError
 from . import functional as F
+from .arguments import amount, fitting, image_of, numbers
 from .base import VisionTransform
 from .geometry import Order
 
@@ -19,7 +21,7 @@ class Normalize(VisionTransform):
     """Return (image - mean) / std as float32; one number each, or one per channel.
 
     Raises:
-        ValueError: where a std is zero.
+        AttrError: where a std is zero.
 
     >>> import numpy as np
     >>> Normalize(mean=1.0, std=2.0).apply(np.array([[[5]]], np.uint8))
@@ -34,19 +36,23 @@ class Normalize(VisionTransform):
         order: Order = None,
     ) -> None:
         super().__init__(order)
-        self.mean = np.asarray(mean, np.float32)
-        self.std = np.asarray(std, np.float32)
+        self.mean = numbers("Normalize", "mean", mean).astype(np.float32)
+        self.std = numbers("Normalize", "std", std).astype(np.float32)
         if not self.std.all():
-            raise ValueError(f"Normalize: std is wrong, got {std!r}, expected other than 0")
+            raise AttrError(f"Normalize: std is wrong, got {std!r}, expected other than 0")
 
     def _apply_image(self, image: np.ndarray) -> np.ndarray:
-        return (image.astype(np.float32) - self.mean) / self.std
+        image_of("Normalize", image, planes=False)
+        for what, values in (("mean", self.mean), ("std", self.std)):
+            fitting("Normalize", what, values, image.shape)
+        return np.asarray((image.astype(np.float32) - self.mean) / self.std)
 
 
 class _Saturating(VisionTransform):
     """The base of transforms whose results are kept within 0 to 255 and in the image's dtype."""
 
     def _apply_image(self, image: np.ndarray) -> np.ndarray:
+        image_of(type(self).__name__, image, planes=False)
         changed = self._change(image.astype(np.float32))
         return F.as_dtype_of(image, np.clip(changed, 0, 255))
 
@@ -65,10 +71,14 @@ class GaussianNoise(_Saturating):
 
     def __init__(self, mean: float = 0.0, std: float = 1.0, *, order: Order = None) -> None:
         super().__init__(order)
-        self.mean = mean
-        self.std = std
+        self.mean = numbers("GaussianNoise", "mean", mean)
+        self.std = numbers("GaussianNoise", "std", std)
+        if (self.std < 0).any():
+            raise AttrError(f"GaussianNoise: std is wrong, got {std!r}, expected >= 0")
 
     def _change(self, image: np.ndarray) -> np.ndarray:
+        for what, values in (("mean", self.mean), ("std", self.std)):
+            fitting("GaussianNoise", what, values, image.shape)
         return image + np.random.normal(self.mean, self.std, image.shape)
 
 
@@ -77,9 +87,7 @@ class _Jitter(_Saturating):
 
     def __init__(self, value: float, *, order: Order = None) -> None:
         super().__init__(order)
-        if not value >= 0:
-            raise ValueError(f"{type(self).__name__}: value is wrong, got {value}, expected >= 0")
-        self.value = value
+        self.value = amount(type(self).__name__, "value", value)
 
     def _factor(self) -> float:
         return float(np.random.uniform(max(0, 1 - self.value), 1 + self.value))
@@ -107,7 +115,7 @@ class ContrastTransform(_Jitter):
     """
 
     def _change(self, image: np.ndarray) -> np.ndarray:
-        grey = F.to_gray(image) if image.shape[-1] == 3 else image
+        grey = F.to_gray(image) if image.ndim == 3 and image.shape[-1] == 3 else image
         mean = float(grey.mean())
         return mean + (image - mean) * self._factor()
 
@@ -129,7 +137,7 @@ class HueTransform(_Saturating):
     """Turn the hue by a random share of the circle, drawn from [-value, value].
 
     Raises:
-        ValueError: where value is not within 0 to 0.5.
+        AttrError: where value is not within 0 to 0.5.
 
     >>> import numpy as np
     >>> HueTransform(0.5).apply(np.full((1, 1, 3), 100, np.uint8))  # grey has no hue
@@ -138,13 +146,11 @@ class HueTransform(_Saturating):
 
     def __init__(self, value: float, *, order: Order = None) -> None:
         super().__init__(order)
-        if not 0 <= value <= 0.5:
-            raise ValueError(f"HueTransform: value is wrong, got {value}, expected 0 to 0.5")
-        self.value = value
+        self.value = amount("HueTransform", "value", value, 0.5)
 
     def _change(self, image: np.ndarray) -> np.ndarray:
         if image.ndim != 3 or image.shape[2] != 3:
-            raise ValueError(
+            raise ShapeError(
                 f"HueTransform: image is wrong, got shape {image.shape}, "
                 "expected (height, width, 3)"
             )
@@ -201,11 +207,13 @@ class ColorJitter(VisionTransform):
             HueTransform,
         )
         values = (brightness, contrast, saturation, hue)
+        made = [kind(value) for kind, value in zip(kinds, values, strict=True)]
         self.transforms = [
-            kind(value) for kind, value in zip(kinds, values, strict=True) if value != 0
+            transform for transform, value in zip(made, values, strict=True) if value != 0
         ]
 
     def _apply_image(self, image: np.ndarray) -> np.ndarray:
+        image_of("ColorJitter", image)
         for position in np.random.permutation(len(self.transforms)):
             image = self.transforms[position].apply(image)
         return image
@@ -230,10 +238,12 @@ class Lighting(_Saturating):
 
     def __init__(self, scale: float, *, order: Order = None) -> None:
         super().__init__(order)
-        if not scale >= 0:
-            raise ValueError(f"Lighting: scale is wrong, got {scale}, expected >= 0")
-        self.scale = scale
+        self.scale = amount("Lighting", "scale", scale)
 
     def _change(self, image: np.ndarray) -> np.ndarray:
+        if image.shape[-1:] != (3,):
+            raise ShapeError(
+                f"Lighting: image is wrong, got shape {image.shape}, expected three channels"
+            )
         weights = np.random.normal(0.0, self.scale, 3) if self.scale else np.zeros(3)
         return image + self._VECTORS @ (self._VALUES * weights)

@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from ....errors import AttrError, ShapeError
+from ....functional.arguments import extents, real_number, whole
 from . import functional as F
+from .arguments import image_of, interval, numbers
 from .base import VisionTransform
 
 Size = int | Sequence[int]
@@ -17,8 +20,10 @@ Order = Sequence[str] | None
 
 def _pair(name: str, size: Size) -> tuple[int, int]:
     pair = tuple(size) if isinstance(size, (Sequence, np.ndarray)) else (size, size)
-    if len(pair) != 2 or not all(isinstance(v, (int, np.integer)) and v > 0 for v in pair):
-        raise ValueError(f"{name}: output_size is wrong, got {size!r}, expected integers above 0")
+    if len(pair) != 2 or not all(
+        isinstance(v, (int, np.integer)) and not isinstance(v, bool) and v > 0 for v in pair
+    ):
+        raise AttrError(f"{name}: output_size is wrong, got {size!r}, expected integers above 0")
     return int(pair[0]), int(pair[1])
 
 
@@ -26,7 +31,7 @@ class ToMode(VisionTransform):
     """Move the channels of images to the front: (height, width, channels) to (channels, …).
 
     Raises:
-        ValueError: where mode is not ``CHW``.
+        AttrError: where mode is not ``CHW``.
 
     >>> import numpy as np
     >>> ToMode().apply(np.zeros((4, 6, 3))).shape
@@ -35,11 +40,12 @@ class ToMode(VisionTransform):
 
     def __init__(self, mode: str = "CHW", *, order: Order = None) -> None:
         super().__init__(order)
-        if mode != "CHW":
-            raise ValueError(f"ToMode: mode is unknown, got {mode!r}, expected 'CHW'")
+        if not isinstance(mode, str) or mode != "CHW":
+            raise AttrError(f"ToMode: mode is unknown, got {mode!r}, expected 'CHW'")
         self.mode = mode
 
     def _apply_image(self, image: np.ndarray) -> np.ndarray:
+        image_of("ToMode", image)
         planes = image[..., np.newaxis] if image.ndim == 2 else image
         return np.ascontiguousarray(planes.transpose(2, 0, 1))
 
@@ -65,8 +71,9 @@ class Pad(VisionTransform):
     ) -> None:
         super().__init__(order)
         self.size = F.border(size)
+        numbers("Pad", "value", value, finite=False)
         self.value = value
-        self.mask_value = mask_value
+        self.mask_value = real_number("Pad", "mask_value", mask_value)
 
     def _apply_image(self, image: np.ndarray) -> np.ndarray:
         return F.pad(image, self.size, self.value)
@@ -92,13 +99,13 @@ class Resize(VisionTransform):
         super().__init__(order)
         _pair("Resize", output_size)
         self.output_size = output_size
-        self.interpolation = interpolation
+        self.interpolation = F.check_interpolation(type(self).__name__, interpolation)
         self._source = self._target = (0, 0)
 
     def _draw(self, image: Any) -> None:
         if image is None:
-            raise ValueError(f"Resize: order is wrong, got {self.order}, expected an image in it")
-        self._source = height, width = image.shape[:2]
+            raise AttrError(f"Resize: order is wrong, got {self.order}, expected an image in it")
+        self._source = height, width = _extent(type(self).__name__, image)
         if isinstance(self.output_size, (int, np.integer)):
             scale = self.output_size / min(height, width)
             long = max(1, round(scale * max(height, width)))
@@ -129,7 +136,7 @@ class ShortestEdgeResize(Resize):
         interpolation: ``INTER_LINEAR`` and so on.
 
     Raises:
-        ValueError: where an argument does not fit.
+        AttrError: where an argument does not fit.
 
     >>> import numpy as np
     >>> ShortestEdgeResize(4, 6).apply(np.zeros((2, 4, 3), np.uint8)).shape
@@ -146,16 +153,17 @@ class ShortestEdgeResize(Resize):
         order: Order = None,
     ) -> None:
         super().__init__(1, interpolation, order=order)
-        sizes = tuple(min_size) if isinstance(min_size, Sequence) else (min_size,)
-        if sample_style not in ("range", "choice"):
-            raise ValueError(
+        sizes = extents("ShortestEdgeResize", "min_size", min_size, 1)
+        max_size = whole("ShortestEdgeResize", "max_size", max_size, 1)
+        if not isinstance(sample_style, str) or sample_style not in ("range", "choice"):
+            raise AttrError(
                 f"ShortestEdgeResize: sample_style is unknown, got {sample_style!r}, expected "
                 "'range' or 'choice'"
             )
-        if not sizes or min(sizes) < 1 or max_size < 1:
-            raise ValueError(
-                f"ShortestEdgeResize: sizes are wrong, got {min_size!r} and {max_size!r}, "
-                "expected lengths above 0"
+        if not sizes or (sample_style == "range" and sizes[0] > sizes[-1]):
+            raise AttrError(
+                f"ShortestEdgeResize: min_size is wrong, got {min_size!r}, expected lengths, for "
+                "a range the least first"
             )
         self.min_size, self.max_size, self.sample_style = sizes, max_size, sample_style
 
@@ -178,7 +186,7 @@ class RandomResize(Resize):
         interpolation: ``INTER_LINEAR`` and so on.
 
     Raises:
-        ValueError: where the range is none.
+        AttrError: where the range is none.
 
     >>> import numpy as np
     >>> RandomResize((2, 2)).apply(np.zeros((2, 4, 3), np.uint8)).shape
@@ -193,13 +201,7 @@ class RandomResize(Resize):
         order: Order = None,
     ) -> None:
         super().__init__(1, interpolation, order=order)
-        least, largest = scale_range
-        if not 0 < least <= largest:
-            raise ValueError(
-                f"RandomResize: scale_range is wrong, got {scale_range!r}, expected two factors "
-                "above 0, the least first"
-            )
-        self.scale_range = (least, largest)
+        self.scale_range = interval("RandomResize", "scale_range", scale_range)
 
     def _draw(self, image: Any) -> None:
         super()._draw(image)
@@ -226,18 +228,24 @@ class _Crop(VisionTransform):
 
     def _extent(self, image: Any) -> tuple[int, int]:
         if image is None:
-            raise ValueError(
+            raise AttrError(
                 f"{type(self).__name__}: order is wrong, got {self.order}, expected an image in it"
             )
-        height, width = image.shape[:2]
-        return int(height), int(width)
+        return _extent(type(self).__name__, image)
+
+
+def _extent(owner: str, image: Any) -> tuple[int, int]:
+    height, width = image_of(owner, image).shape[:2]
+    if not height or not width:
+        raise ShapeError(f"{owner}: image is empty, got {height} x {width}")
+    return int(height), int(width)
 
 
 class CenterCrop(_Crop):
     """Cut (height, width) from the middle of images.
 
     Raises:
-        ValueError: on use, where an image is smaller than that.
+        AttrError: on use, where an image is smaller than that.
 
     >>> import numpy as np
     >>> CenterCrop(1).apply(np.arange(9).reshape(3, 3, 1)).item()
@@ -251,7 +259,7 @@ class CenterCrop(_Crop):
     def _draw(self, image: Any) -> None:
         height, width = self._extent(image)
         if height < self._size[0] or width < self._size[1]:
-            raise ValueError(
+            raise AttrError(
                 f"CenterCrop: image is too small, got {height} x {width}, "
                 f"expected {self._size[0]} x {self._size[1]} and more"
             )
@@ -285,8 +293,9 @@ class RandomCrop(_Crop):
         super().__init__(order)
         self.output_size = self._size = _pair("RandomCrop", output_size)
         self.padding_size = self._border = F.border(padding_size)
+        numbers("RandomCrop", "padding_value", padding_value, finite=False)
         self.padding_value = padding_value
-        self.padding_maskvalue = padding_maskvalue
+        self.padding_maskvalue = real_number("RandomCrop", "padding_maskvalue", padding_maskvalue)
 
     def _draw(self, image: Any) -> None:
         height, width = self._extent(image)
@@ -335,17 +344,11 @@ class RandomResizedCrop(_Crop):
         order: Order = None,
     ) -> None:
         super().__init__(order)
-        for name, (low, high) in (("scale_range", scale_range), ("ratio_range", ratio_range)):
-            if not 0 < low <= high:
-                raise ValueError(
-                    f"RandomResizedCrop: {name} is wrong, got {low}, {high}, "
-                    "expected 0 < low <= high"
-                )
         self.output_size = _pair("RandomResizedCrop", output_size)
-        self.scale_range = (float(scale_range[0]), float(scale_range[1]))
-        self.ratio_range = (float(ratio_range[0]), float(ratio_range[1]))
-        self._log_ratios = (math.log(ratio_range[0]), math.log(ratio_range[1]))
-        self.interpolation = interpolation
+        self.scale_range = interval("RandomResizedCrop", "scale_range", scale_range)
+        self.ratio_range = interval("RandomResizedCrop", "ratio_range", ratio_range)
+        self._log_ratios = (math.log(self.ratio_range[0]), math.log(self.ratio_range[1]))
+        self.interpolation = F.check_interpolation("RandomResizedCrop", interpolation)
 
     def _draw(self, image: Any) -> None:
         height, width = self._extent(image)
@@ -384,16 +387,14 @@ class _RandomFlip(VisionTransform):
 
     def __init__(self, prob: float = 0.5, *, order: Order = None) -> None:
         super().__init__(order)
-        if not 0 <= prob <= 1:
-            raise ValueError(f"{type(self).__name__}: prob is wrong, got {prob}, expected 0 to 1")
-        self.prob = prob
+        self.prob = real_number(type(self).__name__, "prob", prob, 0.0, 1.0)
         self._flipped = False
         self._length = 0
 
     def _draw(self, image: Any) -> None:
         self._flipped = bool(np.random.random() < self.prob)
-        if image is not None:
-            self._length = image.shape[1 - self._coordinate]
+        if "image" in self.order:
+            self._length = image_of(type(self).__name__, image).shape[1 - self._coordinate]
 
     def _apply_image(self, image: np.ndarray) -> np.ndarray:
         return F.flip(image, self._code) if self._flipped else image

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .arguments import image_of, list_of
 from .base import VisionTransform
 
 
@@ -34,10 +35,11 @@ class TorchTransformCompose(VisionTransform):
         self, transforms: Sequence[Callable[[Any], Any]], *, order: Sequence[str] | None = None
     ) -> None:
         super().__init__(order)
-        self.transforms = list(transforms)
+        self.transforms = list_of("TorchTransformCompose", "transforms", transforms, "__call__")
 
     def _apply_image(self, image: np.ndarray) -> np.ndarray:
         pillow = import_module("PIL.Image")
+        image_of("TorchTransformCompose", image)
         grey = image.ndim == 2 or image.shape[2] == 1
         plane = image.reshape(image.shape[:2]) if grey else image[..., ::-1]
         found = pillow.fromarray(np.ascontiguousarray(plane))
