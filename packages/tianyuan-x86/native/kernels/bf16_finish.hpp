@@ -17,7 +17,9 @@ TY_INLINE void finish(const PairTile *t, vf sum, int64_t at, int v, const Finish
   } else {
     element *const to = static_cast<element *>(t->y) + at;
     if (t->residual) sum = vadd(sum, vload_element(static_cast<const element *>(t->residual) + at));
-    vstore_element_of(to, function(sum), valid, KIND == PAIR_LANES ? t->written[v] : vm(-1));
+    const vm written = KIND == PAIR_LANES ? t->written[v] : vm(-1);
+    const __m256i rounded = (__m256i)_mm512_maskz_cvtneps_pbh(valid, function(sum));
+    _mm256_mask_storeu_epi16(to, written, rounded);
   }
 }
 

@@ -14,18 +14,11 @@ TY_INLINE vf vload_element(const element *p) { return vload_bf16(p); }
 TY_INLINE void vstore_element(element *p, vf x) {  // rounds half to even
   _mm256_storeu_si256(reinterpret_cast<__m256i *>(p), (__m256i)_mm512_cvtneps_pbh(x));
 }
-// Lanes that are not valid become zero; those that are not written stay.
-TY_INLINE void vstore_element_of(element *p, vf x, vm valid, vm written = vm(-1)) {
-  _mm256_mask_storeu_epi16(p, written, (__m256i)_mm512_maskz_cvtneps_pbh(valid, x));
-}
 #else
 #define TY_ELEMENT "f32"
 typedef float element;
 TY_INLINE vf vload_element(const element *p) { return vload(p); }
 TY_INLINE void vstore_element(element *p, vf x) { vstore(p, x); }
-TY_INLINE void vstore_element_of(element *p, vf x, vm valid) {
-  vstore(p, vselect(valid, x, vzero()));
-}
 #endif
 
 // How many blocks hold `channels`.
