@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tianyuan.module as M
 import tianyuan.quantization as Q
-from tianyuan import Tensor
+from tianyuan import Tensor, jit
 from tianyuan.errors import AttrError, DTypeError, ShapeError, TianyuanError
 
 RANGED = (
@@ -244,6 +244,20 @@ def test_arguments_of_whole_flows(tmp_path):
             Q.quantize_static(net, [batch])
 
 
+def test_a_folder_that_is_missing_is_found_before_anything_is_computed(tmp_path):
+    def batches():
+        raise AssertionError("data was asked for")
+        yield X
+
+    target = tmp_path / "none" / "q.tym"
+    for call in (
+        lambda: Q.quantize_static(tmp_path / "net.tym", batches(), target=target),
+        lambda: Q.quantize_dynamic(tmp_path / "net.tym", target=target),
+    ):
+        with pytest.raises(FileNotFoundError, match=f"folder to write to: '{tmp_path}/none'"):
+            call()
+
+
 def test_empty_batches_among_others_change_nothing():
     net = M.Sequential(M.Linear(6, 2)).eval()
     want = Q.quantize_static(net, [X])
@@ -263,3 +277,12 @@ def test_a_layer_by_itself():
 def test_patterns_name_modules_only():
     with pytest.raises(AttrError, match="expected a pattern of one of 0$"):
         Q.quantize_qat(M.Sequential(M.Linear(2, 2)), qconfig={"x*": Q.static_qconfig})
+
+
+@pytest.mark.filterwarnings("error")
+def test_observers_leave_the_open_sizes_of_a_trace_open():
+    net = Q.quantize_qat(M.Sequential(M.Linear(6, 2)), example=X).train()
+    traced = jit.trace(lambda x: net(x), symbolic=True, dynamic_shapes={"x": {0: "n"}})
+    for count in (4, 3, 2):
+        assert traced(X[:count]).shape == (count, 2)
+    assert net[0].act_observer.max_val.item() > 0

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tianyuan
 import tianyuan.functional as F
+import tianyuan.module as M
 import tianyuan.quantization as Q
 from tianyuan.autodiff import GradManager
 from tianyuan.jit import trace
@@ -49,3 +50,21 @@ def test_tracing_changes_nothing(digits, name):
     np.testing.assert_allclose(traced, plain, rtol=1e-4)
     assert plain[-1] < plain[0]
     Q.quantize(net)
+
+
+def test_lines_named_are_the_networks_own():
+    class Net(M.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = M.Linear(3, 2)
+
+        def forward(self, x):
+            return F.log(self.fc(x))
+
+    x = np.ones((4, 3), np.float32)
+    net = Q.quantize_static(Net(), [x]).module
+    traced = trace(lambda x: net(x), symbolic=True)
+    traced(tianyuan.Tensor(x))
+    places = [step.origin for step in traced.explain().steps]
+    assert len(places) > 2
+    assert all(place.startswith(__file__) for place in places), places

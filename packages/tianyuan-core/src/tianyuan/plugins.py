@@ -71,6 +71,14 @@ def records() -> tuple[PluginRecord, ...]:
     return tuple(_records.values())
 
 
+def folders() -> tuple[str, ...]:
+    """Return the folders of the packages that plugins are, each with a separator at its end."""
+    files = (getattr(record.module, "__file__", None) or "" for record in _records.values())
+    return tuple(
+        os.path.dirname(file) + os.sep for file in files if os.path.basename(file) == "__init__.py"
+    )
+
+
 def reason_of(name: str) -> str:
     """Return why the plugin of a name is not loaded; empty where it is, or where there is none."""
     record = _records.get(name)

@@ -143,6 +143,14 @@ def test_an_old_file_stays_whole_where_the_new_one_cannot_be_written(
     assert [path.name for path in model_file.parent.iterdir()] == [model_file.name]
 
 
+def test_a_folder_that_is_missing_is_named_with_the_file(model_file: Path, tmp_path: Path) -> None:
+    predict = trace(lambda x: F.relu(x), capture_as_const=True)
+    predict(ty.Tensor([1.0]))
+    target = tmp_path / "none" / "net.tym"
+    with pytest.raises(FileNotFoundError, match=f"'{target}'$"):
+        predict.dump(target)
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_that_cannot_be_written(model_file: Path) -> None:
     predict = trace(lambda x: x * 2)

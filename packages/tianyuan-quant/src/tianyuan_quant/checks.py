@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -83,6 +84,13 @@ def check_source(op: str, model: Any) -> None:
             f"{op}: model is wrong, got {type(model).__name__}, expected a Module or the path of "
             "a .tym or .onnx file"
         )
+
+
+def check_folder(target: str | os.PathLike[str]) -> None:
+    """Raise FileNotFoundError where a file has no folder to lie in, before anything is computed."""
+    folder = os.path.dirname(os.path.abspath(target))
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(errno.ENOENT, "No such folder to write to", folder)
 
 
 def check_no_target(op: str, target: Any) -> None:

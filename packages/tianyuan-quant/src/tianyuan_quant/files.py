@@ -20,6 +20,7 @@ from .checks import (
     batch_of,
     batches_of,
     check_finite,
+    check_folder,
     check_kept,
     check_source,
     patterns_of,
@@ -73,6 +74,7 @@ def quantize_file(
     True
     """
     check_source("quantize", source)
+    check_folder(target)
     rounding_steps = whole("quantize", "rounding_steps", rounding_steps, 0)
     keep = patterns_of("quantize", keep)
     data = batches_of("quantize", calibration_data)

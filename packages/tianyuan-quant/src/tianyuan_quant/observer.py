@@ -75,7 +75,9 @@ class Observer(Module):
             DTypeError: where it is no tensor.
         """
         tensor_of(type(self).__name__, x)
-        if self.enabled and 0 not in x.shape:
+        # Extents that a trace leaves open are not looked at: that would fix them.
+        empty = any(type(extent) is int and extent == 0 for extent in x.shape)
+        if self.enabled and not empty:
             self.sideeffect_forward(x.detach())
         return x
 

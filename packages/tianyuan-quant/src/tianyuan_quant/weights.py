@@ -20,6 +20,7 @@ from tianyuan.ops.quantized_linear import packed_int4, unpacked_int4
 
 from .checks import (
     check_finite,
+    check_folder,
     check_kept,
     check_no_target,
     check_source,
@@ -137,6 +138,7 @@ def _quantised(
         return _network(op, model, keep, example, module)
     if target is None:
         raise AttrError(f"{op}: target is missing, expected the file to write")
+    check_folder(target)
     if example is not None:
         raise AttrError(f"{op}: example is for networks, got one and the file {model}")
     return _file(op, model, keep, target, arrays)

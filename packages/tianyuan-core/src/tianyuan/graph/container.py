@@ -275,7 +275,10 @@ def replace_file(path: str | os.PathLike[str], pieces: Iterable[bytes | memoryvi
     target = os.path.realpath(os.fsdecode(path))
     mode = _mode_of(target)
     aside = f"{target}.{secrets.token_hex(6)}.part"
-    handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    except OSError as error:  # which names the file aside, of which nobody knows
+        raise OSError(error.errno, error.strerror, target) from None
     try:
         with open(handle, "wb") as file:
             if mode is not None:

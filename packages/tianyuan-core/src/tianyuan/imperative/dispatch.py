@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import abi, config, native, registry, shapes
+from .. import abi, config, native, plugins, registry, shapes
 from ..errors import AttrError, DeviceError, KernelError, ShapeError, TraceError
 from ..kernel import PLAIN, SAME, Call, CFunction, Context, DeviceSpec, Kernel
 from ..op import NO_ATTRS, Op, Specs, TensorSpec, intern_spec
@@ -19,7 +20,7 @@ from .state import state
 if TYPE_CHECKING:
     from .tensor import Tensor
 
-_PACKAGE = str(Path(__file__).parents[1])
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _ALIGNMENT = 64
 _ALIGN_FROM = 4096  # below this, a plain allocation is cheaper than what alignment saves
 
@@ -43,11 +44,15 @@ def is_known(tensor: Tensor) -> bool:
 
 
 def user_line() -> str:
-    """Return ``file:line`` of the innermost frame outside of this package, or its stand-in."""
+    """Return ``file:line`` of the innermost frame outside of this package and of plugins'.
+
+    Where something stands in for it, that is returned.
+    """
     if state.origin:
         return state.origin
+    inner = (_PACKAGE, *plugins.folders())
     frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame is not None and frame.f_code.co_filename.startswith(inner):
         frame = frame.f_back  # type: ignore[assignment]
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "?"
 
