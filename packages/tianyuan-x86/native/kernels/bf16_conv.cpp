@@ -1,5 +1,6 @@
 // conv2d and conv2d_fused in bfloat16 on blocked images.
-#include "bf16_call.hpp"
+#include "bf16_conv.hpp"
+#include "conv_call.hpp"
 
 namespace TY_ISA {
 namespace {
@@ -12,8 +13,7 @@ int run_direct(Read read, const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor 
   ConvTap *taps = static_cast<ConvTap *>(workspace);
   forward_taps(s, taps);
   for (int64_t group = 0; group < s.groups; ++group) {
-    ConvPlan p = plan_of(call, group);
-    p.taps = taps;
+    ConvPlan p = plan_of(call, true, true, group, taps);
     p.weight = call.weight + group * ceil_div(p.o, VF) * pair_weight_words(p);
     pair_conv_run(ctx, p, static_cast<float *>(workspace) + taps_floats(s));
   }

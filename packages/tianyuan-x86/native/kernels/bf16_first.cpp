@@ -1,6 +1,6 @@
 // conv2d and conv2d_fused in bfloat16 on plain float32 images of few channels.
-#include "bf16_call.hpp"
 #include "bf16_pixels.hpp"
+#include "conv_call.hpp"
 
 namespace TY_ISA {
 namespace {
@@ -132,7 +132,7 @@ int run_first(Read read, const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *
   Call call;
   if (read(ctx, inputs, outputs, attrs, &call)) return 1;
   const ConvShape &s = call.shape;
-  PairFirst f = {plan_of(call, 0), call.x, s.kh, s.kw, s.top, s.left};
+  PairFirst f = {plan_of(call, false, true, 0, nullptr), call.x, s.kh, s.kw, s.top, s.left};
   f.plan.weight = call.weight;
   first_run(ctx, f, static_cast<char *>(workspace));
   return 0;

@@ -15,6 +15,7 @@ enum { BLOCK_WORDS = VF / 2 };
 #else
 enum { BLOCK_WORDS = VF };
 #endif
+enum { TERMS = VF / BLOCK_WORDS };  // values that a word holds
 
 // The attributes and extents of a convolution; c and o count channels over all groups.
 struct ConvShape {

@@ -38,8 +38,7 @@ struct Part {
   int64_t n_segments;
 };
 
-enum { CHUNK = 8 * TILE_ROWS };     // pixels of one piece of work
-enum { TERMS = VF / BLOCK_WORDS };  // inputs that a word of the weight holds
+enum { CHUNK = 8 * TILE_ROWS };  // pixels of one piece of work
 
 int64_t fill_units(Unit *units, const Grouped &g) {
   int64_t count = 0, before = 0;

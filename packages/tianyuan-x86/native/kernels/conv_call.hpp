@@ -1,13 +1,12 @@
-// Reads a call of conv2d or conv2d_fused in bfloat16.
+// Reads a call of conv2d or conv2d_fused, in either element, as plans of its groups.
 #pragma once
 
-#include "bf16_conv.hpp"
 #include "conv_shape.hpp"
 
 namespace TY_ISA {
 namespace {
 
-// What conv2d and conv2d_fused share once their attrs are read.
+// What conv2d and conv2d_fused share once their attrs are read; images are counted in words.
 struct Call {
   ConvShape shape;
   const float *x, *weight, *bias, *residual;
@@ -40,28 +39,31 @@ inline int read_fused(const ty_ctx *ctx, const ty_tensor *inputs, const ty_tenso
 
 typedef int (*Read)(const ty_ctx *, const ty_tensor *, const ty_tensor *, const ty_attrs *, Call *);
 
-// Group `group` of a call as a plan; each group fills whole blocks.
-inline ConvPlan plan_of(const Call &call, int64_t group) {
+// Group `group` of a call as a plan; in blocked values each group fills whole blocks.
+inline ConvPlan plan_of(const Call &call, bool x_blocked, bool y_blocked, int64_t group,
+                        const ConvTap *taps) {
   const ConvShape &s = call.shape;
   ConvPlan p = {};
   p.n = s.n;
   p.c = s.c / s.groups;
   p.h = s.h;
   p.w = s.w;
-  p.x_blocked = p.y_blocked = true;
-  p.x_image = ceil_div(s.c, VF) * BLOCK_WORDS * s.h * s.w;
-  p.x = call.x + group * p.c / 2 * s.h * s.w;
+  p.x_blocked = x_blocked;
+  p.x_image = (x_blocked ? ceil_div(s.c, VF) * BLOCK_WORDS : s.c) * s.h * s.w;
+  p.x = call.x + group * p.c / TERMS * s.h * s.w;
   p.n_weights = p.n_taps = s.kh * s.kw;
+  p.taps = taps;
   p.sh = s.sh;
   p.sw = s.sw;
   p.o = s.o / s.groups;
   p.oh = s.oh;
   p.ow = s.ow;
-  p.y_pixel = BLOCK_WORDS;
+  p.y_blocked = y_blocked;
+  p.y_pixel = y_blocked ? BLOCK_WORDS : 1;
   p.y_row = s.ow * p.y_pixel;
   p.y_channel = s.oh * p.y_row;
-  p.y_image = ceil_div(s.o, VF) * p.y_channel;
-  const int64_t first = group * p.o, offset = first / 2 * s.oh * s.ow;
+  p.y_image = (y_blocked ? ceil_div(s.o, VF) : s.o) * p.y_channel;
+  const int64_t first = group * p.o, offset = first / TERMS * s.oh * s.ow;
   p.y = call.y + offset;
   p.residual = call.residual ? call.residual + offset : nullptr;
   p.bias = call.bias ? call.bias + first : nullptr;
@@ -69,10 +71,10 @@ inline ConvPlan plan_of(const Call &call, int64_t group) {
   return p;
 }
 
-#define CONV_KERNEL(name, run, read)                                                              \
+#define CONV_KERNEL(name, run, ...)                                                               \
   int name(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *attrs, \
            void *workspace) {                                                                     \
-    return run(read, ctx, inputs, outputs, attrs, workspace);                                     \
+    return run(__VA_ARGS__, ctx, inputs, outputs, attrs, workspace);                              \
   }
 
 }  // namespace
