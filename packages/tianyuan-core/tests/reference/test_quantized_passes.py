@@ -290,3 +290,53 @@ def test_sums_beyond_int32_stay_in_floats():
 def test_float_operands_stay_in_floats():
     refused(lambda b: b.q(b.add(b.qdq(b.input(3)), b.input(3))))
     refused(lambda b: b.q(b.conv(b.input(1, 4, 6, 6), b.weight(8, 4, 3, 3)), 0.05))
+
+
+def gelu(b, x):
+    one, half = b.constant(np.float32(1)), b.constant(np.float32([[0.5]]))
+    gate = b.add(b.erf(b.div(x, b.constant(np.float32(np.sqrt(2))))), one)
+    return b.mul(b.mul(x, gate), half)
+
+
+LOOKED_UP = {
+    "gelu": gelu,
+    "hswish": lambda b, x: b.mul(x, b.relu6(b.add(x, b.constant(np.float32(3))))),
+    "not a number": lambda b, x: b.relu(b.log(b.maximum(x, b.constant(np.float32(-1))))),
+    "far apart": lambda b, x: b.mul(b.exp(b.mul(x, x)), b.constant(np.float32(1e30))),
+}
+
+
+@pytest.mark.parametrize("dtype, zero", [("uint8", 120), ("int8", -9)])
+@pytest.mark.parametrize("name", LOOKED_UP)
+def test_what_one_integer_decides_is_looked_up(name, dtype, zero):
+    b = Build()
+    every = np.arange(256) - (128 if dtype == "int8" else 0)
+    stored = b.input(64, Dim(4, "n"), dtype=dtype)
+    y = LOOKED_UP[name](b, b.dq(stored, 0.04, zero))
+    y = b.transpose(b.reshape(y, shape=(32, 2, stored.spec.shape[1])), perm=(1, 0, 2))
+    graph = b.returns(b.q(y, 0.02, 11, "int8"))
+    after = passes.optimise(graph)
+    assert names(after) == ["lookup_quantized", "reshape", "transpose"]
+    assert after.outputs[0].spec == graph.outputs[0].spec
+    got, want = (on_arrays(g, every.reshape(64, 4).astype(dtype)) for g in (after, graph))
+    np.testing.assert_array_equal(got, want)
+
+
+def on_arrays(graph, array):
+    values = {v: c.array for v, c in graph.constants.items()} | {graph.inputs[0]: array}
+    for node in graph.nodes:
+        attrs = node.attrs
+        if node.op.name == "reshape":
+            attrs = node.op.attrs(shape=(32, 2, array.shape[1]))
+        results = evaluate(node.op, [values[v] for v in node.inputs], attrs)
+        values.update(zip(node.outputs, results, strict=True))
+    return values[graph.outputs[0]]
+
+
+def test_what_more_than_one_integer_decides_is_not_looked_up():
+    b = Build()
+    x, y = (b.dq(b.input(4, 6, dtype="int8"), 0.1, 3) for _ in range(2))
+    rows = b.constant(np.float32([1, 2, 3, 4, 5, 6]))
+    for value in (b.mul(x, y), b.mul(b.exp(x), rows), b.softmax(x, axis=1)):
+        graph = b.returns(b.q(value))
+        assert "lookup_quantized" not in names(passes.optimise(graph))

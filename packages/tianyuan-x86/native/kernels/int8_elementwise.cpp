@@ -1,6 +1,6 @@
 // quantize, dequantize, requantize, add_quantized and the joining of channels, on plain values and
 // on channels-last images, whose padding is computed along.
-#include "int8_values.hpp"
+#include "int8_lookup.hpp"
 
 namespace TY_ISA {
 namespace {
@@ -105,8 +105,10 @@ int run_requantize(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *output
   const int32_t zero = static_cast<int32_t>(a.x_zero_point);
   const float factor = static_cast<float>(a.multiplier);
   const Q8Store form = q8_store_of(a);
-  by16(ctx, elements(inputs[0], image), [&](int64_t at, int64_t count) {
-    store(y + at, scaled(x + at, count, is_signed, zero, factor), count, form);
+  Q8Table table;
+  q8_fill_table(&table, is_signed, zero, factor, form);
+  ty_parallel(ctx, elements(inputs[0], image), 4 * GRAIN, [&](int64_t begin, int64_t end, int32_t) {
+    q8_look_up(table, y + begin, x + begin, end - begin);
   });
   return 0;
 }
@@ -192,21 +194,17 @@ int run_add(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, cons
   return 0;
 }
 
-// Channels of images one behind the other: body(input, to, from, count) moves those of one pixel.
-template <typename Body>
-TY_INLINE void join(const ty_ctx *ctx, const ty_tensor *inputs, const ty_tensor &output,
-                    int32_t n_inputs, const Body &body) {
+// Channels of images one behind the other: move(to, from) for those of each pixel of an input,
+// whose output lies `before` bytes into the pixel.
+template <typename Move>
+TY_INLINE void join(const ty_ctx *ctx, const ty_tensor &input, const ty_tensor &output,
+                    int64_t before, const Move &move) {
   const int64_t *s = output.shape, pixels = s[0] * s[2] * s[3], row = q8_channels(s[1]);
+  const int64_t pixel = q8_channels(input.shape[1]);
+  const uint8_t *from = static_cast<const uint8_t *>(input.data);
+  uint8_t *to = static_cast<uint8_t *>(output.data) + before;
   ty_parallel(ctx, pixels, 1 + GRAIN / row, [&](int64_t begin, int64_t end, int32_t) {
-    for (int64_t pixel = begin; pixel < end; ++pixel) {
-      uint8_t *to = static_cast<uint8_t *>(output.data) + pixel * row;
-      for (int32_t i = 0; i < n_inputs; ++i) {
-        const int64_t channels = inputs[i].shape[1];
-        body(i, to, static_cast<const uint8_t *>(inputs[i].data) + pixel * q8_channels(channels),
-             channels);
-        to += channels;
-      }
-    }
+    for (int64_t at = begin; at < end; ++at) move(to + at * row, from + at * pixel);
   });
 }
 
@@ -216,23 +214,29 @@ int concat_quantized_image(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor
   const int64_t *zeros = TY_INTS(&a, a.x_zero_points);
   const double *factors = TY_FLOATS(&a, a.multipliers);
   const Q8Store form = q8_store_of(a);
-  join(ctx, inputs, outputs[0], attrs->n_inputs,
-       [&](int32_t i, uint8_t *to, const uint8_t *from, int64_t channels) {
-         for (int64_t c = 0; c < channels; c += 16)
-           store(to + c,
-                 scaled(from + c, channels - c, inputs[i].dtype == TY_INT8,
-                        static_cast<int32_t>(zeros[i]), static_cast<float>(factors[i])),
-                 channels - c, form);
-       });
+  int64_t before = 0;
+  for (int32_t i = 0; i < attrs->n_inputs; ++i) {
+    const int64_t channels = inputs[i].shape[1];
+    Q8Table table;
+    q8_fill_table(&table, inputs[i].dtype == TY_INT8, static_cast<int32_t>(zeros[i]),
+                  static_cast<float>(factors[i]), form);
+    join(ctx, inputs[i], outputs[0], before,
+         [&](uint8_t *to, const uint8_t *from) { q8_look_up(table, to, from, channels); });
+    before += channels;
+  }
   return 0;
 }
 
 int concat_image(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
                  const ty_attrs *attrs, void *) {
-  join(ctx, inputs, outputs[0], attrs->n_inputs,
-       [&](int32_t, uint8_t *to, const uint8_t *from, int64_t channels) {
-         __builtin_memcpy(to, from, static_cast<size_t>(channels));
-       });
+  int64_t before = 0;
+  for (int32_t i = 0; i < attrs->n_inputs; ++i) {
+    const int64_t channels = inputs[i].shape[1];
+    join(ctx, inputs[i], outputs[0], before, [&](uint8_t *to, const uint8_t *from) {
+      __builtin_memcpy(to, from, static_cast<size_t>(channels));
+    });
+    before += channels;
+  }
   return 0;
 }
 
@@ -251,14 +255,12 @@ int concat_quantized_plain(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor
     const int64_t some = inputs[i].shape[a.axis] * inner;
     const uint8_t *from = static_cast<const uint8_t *>(inputs[i].data);
     uint8_t *to = static_cast<uint8_t *>(outputs[0].data) + before;
-    const bool is_signed = inputs[i].dtype == TY_INT8;
-    ty_parallel(ctx, outer, 1 + GRAIN / (some + 1), [&](int64_t begin, int64_t end, int32_t) {
+    Q8Table table;
+    q8_fill_table(&table, inputs[i].dtype == TY_INT8, static_cast<int32_t>(zeros[i]),
+                  static_cast<float>(factors[i]), form);
+    ty_parallel(ctx, outer, 1 + 4 * GRAIN / (some + 1), [&](int64_t begin, int64_t end, int32_t) {
       for (int64_t at = begin; at < end; ++at)
-        for (int64_t j = 0; j < some; j += 16)
-          store(to + at * row + j,
-                scaled(from + at * some + j, some - j, is_signed, static_cast<int32_t>(zeros[i]),
-                       static_cast<float>(factors[i])),
-                some - j, form);
+        q8_look_up(table, to + at * row, from + at * some, some);
     });
     before += some;
   }

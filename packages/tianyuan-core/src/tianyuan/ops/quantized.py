@@ -52,6 +52,14 @@ class Requantize:
 
 
 @record()
+class LookupQuantized:
+    """What the integers of the table stand for: one scale and zero point."""
+
+    scale: float
+    zero_point: int
+
+
+@record()
 class AddQuantized:
     """Zero point and factor (input scale / output scale) of both inputs, and the output's form."""
 
@@ -179,6 +187,26 @@ def _requantize_infer(specs: Specs, attrs: Requantize) -> Specs:
 def _requantize_reference(arrays: Arrays, attrs: Requantize) -> Arrays:
     integers = rules.centred(arrays[0], attrs.x_zero_point)
     return (rules.finished(rules.scaled(integers, attrs.multiplier), attrs),)
+
+
+def _lookup_infer(specs: Specs, attrs: LookupQuantized) -> Specs:
+    op, (x, table) = "lookup_quantized", specs
+    rules.check_storage(op, x)
+    rules.check_storage(op, table, "table")
+    if tuple(map(int, table.shape)) != (256,):
+        raise ShapeError(
+            f"{op}: table has the wrong shape, got {rules.shape_text(table.shape)}, expected (256,)"
+        )
+    rules.check_factor(op, "scale", attrs.scale)
+    rules.check_zero_points(op, "zero point", (attrs.zero_point,), table.dtype)
+    quant = QuantParams((attrs.scale,), (attrs.zero_point,))
+    return (TensorSpec(x.shape, table.dtype, x.device, quant),)
+
+
+def _lookup_reference(arrays: Arrays, attrs: LookupQuantized) -> Arrays:
+    x, table = arrays
+    least, _ = rules.quant_range(x.dtype.name)
+    return (np.asarray(table[x.astype(np.int64) - least]),)
 
 
 # add_quantized, concat_quantized
@@ -310,6 +338,7 @@ def _op(
 QUANTIZE = _op("quantize", _quantize_infer, _quantize_reference, Quantize)
 DEQUANTIZE = _op("dequantize", _dequantize_infer, _dequantize_reference, Dequantize)
 REQUANTIZE = _op("requantize", _requantize_infer, _requantize_reference, Requantize)
+LOOKUP_QUANTIZED = _op("lookup_quantized", _lookup_infer, _lookup_reference, LookupQuantized, 2)
 ADD_QUANTIZED = _op("add_quantized", _add_infer, _add_reference, AddQuantized, 2)
 CONCAT_QUANTIZED = _op(
     "concat_quantized", _concat_infer, _concat_reference, ConcatQuantized, (1, -1)
@@ -325,6 +354,7 @@ OPS: tuple[Op, ...] = (
     QUANTIZE,
     DEQUANTIZE,
     REQUANTIZE,
+    LOOKUP_QUANTIZED,
     ADD_QUANTIZED,
     CONCAT_QUANTIZED,
     AVG_POOL2D_QUANTIZED,

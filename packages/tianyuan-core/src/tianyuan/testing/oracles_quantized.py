@@ -109,6 +109,11 @@ def _requantize(arrays: Arrays, attrs: Any, place: Place) -> int:
     return _stored(_scaled(int(arrays[0][place]) - attrs.x_zero_point, attrs.multiplier), attrs)
 
 
+def _lookup_quantized(arrays: Arrays, attrs: Any, place: Place) -> int:
+    x, table = arrays
+    return int(table[int(x[place]) - _RANGES[x.dtype.name][0]])
+
+
 def _add_quantized(arrays: Arrays, attrs: Any, place: Place) -> int:
     shape = np.broadcast_shapes(*(x.shape for x in arrays))
     a, b = (int(np.broadcast_to(x, shape)[place]) for x in arrays)
@@ -191,6 +196,7 @@ EXACT: dict[str, Callable[[Arrays, Any, Place], float]] = {
     "quantize": _quantize,
     "dequantize": _dequantize,
     "requantize": _requantize,
+    "lookup_quantized": _lookup_quantized,
     "add_quantized": _add_quantized,
     "concat_quantized": _concat_quantized,
     "avg_pool2d_quantized": _avg_pool2d_quantized,

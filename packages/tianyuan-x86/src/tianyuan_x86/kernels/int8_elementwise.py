@@ -14,6 +14,7 @@ from ._cost import element_cost, memory_cost
 TIERS = INT8_TIERS
 
 _FLAT, _IMAGE = Layouts((SAME,), (SAME,)), Layouts((q8.IMAGE,), (q8.IMAGE,))
+_TABLES = Layouts((PLAIN, PLAIN), (PLAIN,)), Layouts((q8.IMAGE, PLAIN), (q8.IMAGE,))
 
 Reason = Callable[[Call], "str | None"]
 
@@ -27,6 +28,11 @@ def _whole_tensor(call: Call) -> str | None:
     if dtypes > {"int32"} or dtypes == {"int32"}:
         return "serves storage of 8 bits, got int32"
     return None if call.attrs.axis < 0 else "serves one scale for the whole value"
+
+
+def _is_image(call: Call) -> str | None:
+    rank = call.inputs[0].ndim
+    return None if rank == 4 else f"serves images, got {rank} dimensions"
 
 
 def _same_shapes(call: Call) -> str | None:
@@ -65,6 +71,8 @@ def kernels(tier: Tier) -> list[Kernel]:
         ("dequantize", "flat", "dequantize", q8.FORMS, _FLAT, _whole_tensor),
         ("requantize", "flat", "requantize", q8.FORMS, _FLAT, _accepts),
         ("requantize", "image", "requantize", q8.FORMS, _IMAGE, q8.image_reason),
+        ("lookup", "flat", "lookup_quantized", q8.FORMS, _TABLES[0], _accepts),
+        ("lookup", "image", "lookup_quantized", q8.FORMS, _TABLES[1], _is_image),
         ("add", "flat", "add_quantized", q8.FORMS, _FLAT, _same_shapes),
         ("add", "image", "add_quantized", q8.FORMS, _IMAGE, _same_images),
         ("concat_quantized", "plain", "concat_quantized", q8.FORMS, Layouts(), _accepts),

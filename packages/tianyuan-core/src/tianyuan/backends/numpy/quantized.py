@@ -115,6 +115,13 @@ def _requantize(ctx: Any, inputs: Arrays, outputs: Arrays, attrs: Any, workspace
     _store(values, attrs, outputs[0])
 
 
+def _lookup(ctx: Any, inputs: Arrays, outputs: Arrays, attrs: Any, workspace: Any) -> None:
+    x, table = inputs
+    if x.dtype == np.int8:
+        x, table = x.view(np.uint8), np.roll(table, 128)
+    np.take(table, x, out=outputs[0])
+
+
 def _add(ctx: Any, inputs: Arrays, outputs: Arrays, attrs: Any, workspace: Any) -> None:
     a = _scaled(_centred(inputs[0], attrs.a_zero_point), attrs.a_multiplier)
     b = _scaled(_centred(inputs[1], attrs.b_zero_point), attrs.b_multiplier)
@@ -183,6 +190,7 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("quantize_q8__numpy", "quantize", _quantize, supports=_quantize_supports),
     Kernel("dequantize_q8__numpy", "dequantize", _dequantize, dtypes=(_EIGHT,)),
     Kernel("requantize_q8__numpy", "requantize", _requantize, dtypes=(_EIGHT,)),
+    Kernel("lookup_q8__numpy", "lookup_quantized", _lookup),
     Kernel("add_q8__numpy", "add_quantized", _add),
     Kernel("concat_q8__numpy", "concat_quantized", _concat),
     Kernel("avg_pool2d_q8__numpy_taps", "avg_pool2d_quantized", _avg_pool2d),

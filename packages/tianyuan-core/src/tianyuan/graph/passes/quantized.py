@@ -12,7 +12,7 @@ from ...ops import quantized_rules as rules
 from ...ops.quantized import Dequantize
 from ..graph import Graph, Node, Rebuilder, Value
 from ..options import Options
-from . import fold, quantized_products
+from . import fold, quantized_products, quantized_tables
 from .match import Users, emit, produced_by, rewrite, same_shape
 from .quantized_values import Form, Quantised, array_of, dequantised, factor
 
@@ -82,8 +82,10 @@ def run(graph: Graph, options: Options) -> Graph:
         form = _form(node)
         if form is None:
             return None
-        value, form = _bounded(to, node.inputs[0], form, users)
-        found = _Chain(to, users, form, node.origin).integers(value)
+        value, bounds = _bounded(to, node.inputs[0], form, users)
+        found = _Chain(to, users, bounds, node.origin).integers(value)
+        if found is None:
+            found = quantized_tables.looked_up(to, node, form)
         return None if found is None else [found]
 
     return rewrite(graph, visit)

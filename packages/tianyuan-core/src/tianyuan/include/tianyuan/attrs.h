@@ -587,6 +587,12 @@ typedef struct ty_logsumexp_attrs {
   int64_t keepdims;
 } ty_logsumexp_attrs;
 
+typedef struct ty_lookup_quantized_attrs {
+  ty_attrs head;
+  double scale;
+  int64_t zero_point;
+} ty_lookup_quantized_attrs;
+
 typedef struct ty_matmul_attrs {
   ty_attrs head;
   int64_t transpose_a;

@@ -13,6 +13,7 @@ import numpy as np
 
 from ...dtypes import as_dtype
 from ...graph.graph import Node
+from ..reader import code_of
 from ..writer import UnsupportedError, Writer, exporter, spec_of
 from .pool import adaptive_pool2d, window
 
@@ -94,6 +95,15 @@ def requantize(w: Writer, node: Node, x: str) -> str:
     attrs = node.attrs
     scale = attrs.multiplier * attrs.scale
     return finished(w, dequantised(w, x, [scale], [attrs.x_zero_point], _dtype(node, 0)), attrs)
+
+
+@exporter("lookup_quantized")
+def lookup_quantized(w: Writer, node: Node, x: str, table: str) -> str:
+    """Write the taking of table entries."""
+    place = w.op("Cast", x, to=code_of(np.dtype(np.int32)))
+    if _dtype(node, 0) == np.int8:
+        place = w.op("Add", place, w.constant(128, np.int32))
+    return w.op("Gather", table, place, axis=0)
 
 
 @exporter("add_quantized")

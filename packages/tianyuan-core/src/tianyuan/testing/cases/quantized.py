@@ -18,6 +18,7 @@ from ...ops.quantized import (
     AvgPool2dQuantized,
     ConcatQuantized,
     Dequantize,
+    LookupQuantized,
     Quantize,
     Requantize,
 )
@@ -208,6 +209,10 @@ def _elementwise() -> Iterator[Case]:
                 zeros: dict[str, Any] = {"a_zero_point": _ZERO[a], "b_zero_point": _ZERO[b]}
                 add = AddQuantized(**zeros, **_scaled_pair(0.7, 0.45), **_form(b))
                 yield Case("add_quantized", (stored(shape, a), stored(shape, b)), add, exact=True)
+            for shape in (*shapes, (3, 4099)):
+                table = (stored(shape, a), stored((256,), b))
+                entries = LookupQuantized(0.0625, _ZERO[b])
+                yield Case("lookup_quantized", table, entries, exact=True)
         change = Requantize(_ZERO[a], multiplier(0.83), **_form(_OTHER[a]))
         same = Requantize(_ZERO[a], 1.0, **_form(a, zero=_ZERO[a]))
         for shape in shapes:
@@ -330,6 +335,16 @@ INVALID: tuple[Invalid, ...] = (
             Quantize((0.5,), (0,), -1, "int64")),
     Invalid("dequantize", (spec((3,)),), DTypeError, "wrong dtype", Dequantize((0.5,), (0,))),
     Invalid("requantize", (spec((3,)),), DTypeError, "wrong dtype", _HALF),
+    Invalid("lookup_quantized", (spec((3,)), spec((256,), "int8")), DTypeError, "wrong dtype",
+            LookupQuantized(0.5, 0)),
+    Invalid("lookup_quantized", (_Q8, spec((256,))), DTypeError, "table has the wrong dtype",
+            LookupQuantized(0.5, 0)),
+    Invalid("lookup_quantized", (_Q8, spec((255,), "int8")), ShapeError, "table has the wrong shape",
+            LookupQuantized(0.5, 0)),
+    Invalid("lookup_quantized", (_Q8, spec((256,), "int8")), AttrError, "zero point is out of range",
+            LookupQuantized(0.5, 128)),
+    Invalid("lookup_quantized", (_Q8, spec((256,), "int8")), AttrError, "positive normal float32",
+            LookupQuantized(0.0, 0)),
     Invalid("concat_quantized", (_Q8, spec((2, 4, 4, 5), "int8")), ShapeError, "shapes differ",
             ConcatQuantized(1, (0, 0), (0.5, 0.5), **_form())),
     Invalid("concat_quantized", (_Q8, _Q8), AttrError, "axis is out of range",
