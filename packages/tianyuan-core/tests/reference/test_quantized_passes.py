@@ -306,7 +306,7 @@ LOOKED_UP = {
 }
 
 
-@pytest.mark.parametrize("dtype, zero", [("uint8", 120), ("int8", -9)])
+@pytest.mark.parametrize(("dtype", "zero"), [("uint8", 120), ("int8", -9)])
 @pytest.mark.parametrize("name", LOOKED_UP)
 def test_what_one_integer_decides_is_looked_up(name, dtype, zero):
     b = Build()
