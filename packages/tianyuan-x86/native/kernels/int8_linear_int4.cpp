@@ -6,7 +6,10 @@
 namespace TY_ISA {
 namespace {
 
-enum { BLOCKS = TY_VF == 16 ? 4 : 1, PLANES = 3, PLANE_WORDS = 2 * PLANES };
+// Rows are multiplied MAX_ROWS at a time where registers hold their sums, and turned into integers
+// CHUNK at a time.
+enum { BLOCKS = TY_VF == 16 ? 4 : 1, MAX_ROWS = TY_VF == 16 ? 4 : 1, CHUNK = 16 };
+enum { PLANES = 3, PLANE_WORDS = 2 * PLANES };
 
 // Integers of a group stand for multiples of `unit`; `first` takes the 8 out of stored weights.
 struct Group {
@@ -20,9 +23,10 @@ struct Linear {
   const float *scale;     // [block of 16 outputs][group][16 outputs]
   const float *bias;      // or NULL
   float *y;
-  Group *table;
-  int32_t *planes;  // by eight terms and plane, lowest first: bytes of the even and the odd ones
+  Group *table;     // by row and group
+  int32_t *planes;  // by row, eight terms and plane, lowest first: bytes of the even and the odd
   int64_t k, k8, groups, group8, o;  // k8, group8: terms counted in eights
+  int64_t row;                       // words of planes between rows
 };
 
 TY_INLINE __m256 load_eight(const Linear &p, const float *x, int64_t eight) {
@@ -42,7 +46,7 @@ TY_INLINE int32_t largest_of(__m256i x) {
 }
 
 // Turns a row into integers; false where it holds infinities or NaN.
-bool split_row(const Linear &p, const float *x) {
+bool split_row(const Linear &p, const float *x, Group *table, int32_t *planes) {
   const float reach = 8355000.0f;  // below 127 * (2^16 + 2^8 + 1), room for rounding left
   const __m256i middle = _mm256_set1_epi32(0x808080);
   const __m128i order = _mm_setr_epi8(0, 8, 4, 12, 1, 9, 5, 13, 2, 10, 6, 14, -1, -1, -1, -1);
@@ -67,7 +71,7 @@ bool split_row(const Linear &p, const float *x) {
       const __m128i a = _mm_shuffle_epi8(_mm256_castsi256_si128(digits), order);
       const __m128i b = _mm_shuffle_epi8(_mm256_extracti128_si256(digits, 1), order);
       const __m128i low = _mm_unpacklo_epi16(a, b), high = _mm_unpackhi_epi16(a, b);
-      int32_t *to = p.planes + PLANE_WORDS * i;
+      int32_t *to = planes + PLANE_WORDS * i;
       _mm_storeu_si128(reinterpret_cast<__m128i *>(to), low);
       _mm_storel_epi64(reinterpret_cast<__m128i *>(to + 4), high);
       low_sums = _mm_add_epi32(low_sums, _mm_madd_epi16(_mm_maddubs_epi16(ones, low), wide_ones));
@@ -77,38 +81,64 @@ bool split_row(const Linear &p, const float *x) {
     alignas(16) int32_t sums[8];
     _mm_store_si128(reinterpret_cast<__m128i *>(sums), low_sums);
     _mm_store_si128(reinterpret_cast<__m128i *>(sums + 4), high_sums);
-    Group &found = p.table[group];
+    Group &found = table[group];
     found.unit = 1.0f / inverse;
     for (int i = 0; i < PLANES; ++i) found.first[i] = -8 * (sums[2 * i] + sums[2 * i + 1]);
   }
   return true;
 }
 
-// Adds the products of eights [begin, end) to the sums of each plane.
+// Sums the products of eights [begin, end) for each row and plane into to[row, plane][NV vectors].
+// What lies `ahead` words behind the weights is fetched into the second-level cache. Sums are
+// registers here because nothing else is in sight.
 #if defined(__AVX512VNNI__)
-template <int NV>
-TY_INLINE void add_products(vi (&sums)[PLANES][NV], const int32_t *w, int64_t panel,
-                            const int32_t *planes, int64_t begin, int64_t end) {
+template <int MR, int NV>
+__attribute__((noinline)) void add_products(vi *to, const int32_t *w, int64_t panel, int64_t ahead,
+                                            const int32_t *planes, int64_t row, const Group *form,
+                                            int64_t groups, int64_t begin, int64_t end) {
   const vi four = vi_set1(0x0f0f0f0f);
+  vi sums[MR * PLANES][NV];
+#pragma GCC unroll 12
+  for (int i = 0; i < MR * PLANES; ++i)
+#pragma GCC unroll 4
+    for (int v = 0; v < NV; ++v) sums[i][v] = vi_set1(form[i / PLANES * groups].first[i % PLANES]);
   for (int64_t k = begin; k < end; ++k) {
     const int32_t *x = planes + PLANE_WORDS * k;
+    vi even[NV], odd[NV];
 #pragma GCC unroll 4
     for (int v = 0; v < NV; ++v) {
-      const vi words = vi_load(w + v * panel + k * 16);
-      const vi even = vi_and(words, four), odd = vi_and(vi_shr(words, 4), four);
-#pragma GCC unroll 3
-      for (int i = 0; i < PLANES; ++i) {
-        sums[i][v] = _mm512_dpbusd_epi32(sums[i][v], even, vi_set1(x[2 * i]));
-        sums[i][v] = _mm512_dpbusd_epi32(sums[i][v], odd, vi_set1(x[2 * i + 1]));
-      }
+      const int32_t *at = w + v * panel + k * 16;
+      _mm_prefetch(reinterpret_cast<const char *>(at + ahead), _MM_HINT_T1);
+      even[v] = vi_and(vi_load(at), four);
+      odd[v] = vi_and(vi_shr(vi_load(at), 4), four);
+    }
+#pragma GCC unroll 12
+    for (int i = 0; i < MR * PLANES; ++i) {
+      const int32_t *digits = x + i / PLANES * row + i % PLANES * 2;
+      const vi low = vi_set1(digits[0]), high = vi_set1(digits[1]);
+#pragma GCC unroll 4
+      for (int v = 0; v < NV; ++v) sums[i][v] = _mm512_dpbusd_epi32(sums[i][v], even[v], low);
+#pragma GCC unroll 4
+      for (int v = 0; v < NV; ++v) sums[i][v] = _mm512_dpbusd_epi32(sums[i][v], odd[v], high);
     }
   }
+#pragma GCC unroll 12
+  for (int i = 0; i < MR * PLANES; ++i)
+#pragma GCC unroll 4
+    for (int v = 0; v < NV; ++v) to[i * NV + v] = sums[i][v];
 }
 #else
-template <int NV>
-TY_INLINE void add_products(vi (&sums)[PLANES][NV], const int32_t *w, int64_t panel,
-                            const int32_t *planes, int64_t begin, int64_t end) {
+template <int MR, int NV>
+TY_INLINE void add_products(vi *to, const int32_t *w, int64_t panel, int64_t ahead,
+                            const int32_t *planes, int64_t, const Group *form, int64_t,
+                            int64_t begin, int64_t end) {
+  static_assert(MR == 1, "the sums of a row fill the registers");
   const vi four = vi_set1(0x0f0f0f0f), ones = _mm256_set1_epi16(1);
+  vi sums[PLANES][NV];
+#pragma GCC unroll 3
+  for (int i = 0; i < PLANES; ++i)
+#pragma GCC unroll 2
+    for (int v = 0; v < NV; ++v) sums[i][v] = vi_set1(form->first[i]);
   for (int64_t k = begin; k < end;) {
     // Eight pairs of products of at most 15 * 128 fit 16 bits.
     const int64_t some = lesser(k + 4, end);
@@ -121,7 +151,9 @@ TY_INLINE void add_products(vi (&sums)[PLANES][NV], const int32_t *w, int64_t pa
       const int32_t *x = planes + PLANE_WORDS * k;
 #pragma GCC unroll 2
       for (int v = 0; v < NV; ++v) {
-        const vi words = vi_load(w + v / 2 * panel + k * 16 + v % 2 * 8);
+        const int32_t *at = w + v / 2 * panel + k * 16 + v % 2 * 8;
+        if (v % 2 == 0) _mm_prefetch(reinterpret_cast<const char *>(at + ahead), _MM_HINT_T1);
+        const vi words = vi_load(at);
         const vi even = vi_and(words, four), odd = vi_and(vi_shr(words, 4), four);
 #pragma GCC unroll 3
         for (int i = 0; i < PLANES; ++i) {
@@ -137,33 +169,40 @@ TY_INLINE void add_products(vi (&sums)[PLANES][NV], const int32_t *w, int64_t pa
       for (int v = 0; v < NV; ++v)
         sums[i][v] = vi_add(sums[i][v], _mm256_madd_epi16(pairs[i][v], ones));
   }
+#pragma GCC unroll 3
+  for (int i = 0; i < PLANES; ++i)
+#pragma GCC unroll 2
+    for (int v = 0; v < NV; ++v) to[i * NV + v] = sums[i][v];
 }
 #endif
 
-// One row by NB blocks of outputs.
-template <int NB>
-void tile(const Linear &p, float *y, int64_t block) {
+// MR rows from `row` of a chunk by NB blocks of outputs.
+template <int MR, int NB>
+void tile(const Linear &p, float *y, int64_t row, int64_t block, int64_t ahead) {
   enum { NV = NB * Q8_PARTS };
   const int64_t panel = p.k8 * 16;
   const float *scale = p.scale + block * p.groups * 16;
-  vf total[NV];
-  for (int v = 0; v < NV; ++v) total[v] = vzero();
+  vf total[MR][NV];
+  for (int m = 0; m < MR; ++m)
+    for (int v = 0; v < NV; ++v) total[m][v] = vzero();
   for (int64_t group = 0; group < p.groups; ++group) {
-    const Group &form = p.table[group];
-    vi sums[PLANES][NV];
-#pragma GCC unroll 3
-    for (int i = 0; i < PLANES; ++i)
-#pragma GCC unroll 4
-      for (int v = 0; v < NV; ++v) sums[i][v] = vi_set1(form.first[i]);
+    const Group *form = p.table + row * p.groups + group;
+    vi sums[MR * PLANES * NV];
     const int64_t begin = group * p.group8;
-    add_products(sums, p.weight + block * panel, panel, p.planes, begin,
-                 lesser(begin + p.group8, p.k8));
+    add_products<MR, NV>(sums, p.weight + block * panel, panel, ahead, p.planes + row * p.row,
+                         p.row, form, p.groups, begin, lesser(begin + p.group8, p.k8));
 #pragma GCC unroll 4
     for (int v = 0; v < NV; ++v) {
-      const float *at = scale + (v / Q8_PARTS * p.groups + group) * 16 + v % Q8_PARTS * TY_VF;
-      vf sum = vfma(vi_to_vf(sums[1][v]), vset1(256.0f), vi_to_vf(sums[0][v]));
-      sum = vfma(vi_to_vf(sums[2][v]), vset1(65536.0f), sum);
-      total[v] = vfma(sum, vmul(vload(at), vset1(form.unit)), total[v]);
+      const vf at = vload(scale + (v / Q8_PARTS * p.groups + group) * 16 + v % Q8_PARTS * TY_VF);
+#pragma GCC unroll 4
+      for (int m = 0; m < MR; ++m) {
+        vf part[PLANES];
+#pragma GCC unroll 3
+        for (int i = 0; i < PLANES; ++i) part[i] = vi_to_vf(sums[(m * PLANES + i) * NV + v]);
+        vf sum = vfma(part[1], vset1(256.0f), part[0]);
+        sum = vfma(part[2], vset1(65536.0f), sum);
+        total[m][v] = vfma(sum, vmul(at, vset1(form[m * p.groups].unit)), total[m][v]);
+      }
     }
   }
   for (int v = 0; v < NV; ++v) {
@@ -171,7 +210,31 @@ void tile(const Linear &p, float *y, int64_t block) {
     if (count <= 0) return;
     const vtail tail = vtail_of(lesser(count, TY_VF));
     const vf bias = p.bias != nullptr ? vload_tail(p.bias + o, tail) : vzero();
-    vstore_tail(y + o, vadd(total[v], bias), tail);
+    for (int m = 0; m < MR; ++m)
+      vstore_tail(y + (row + m) * p.o + o, vadd(total[m][v], bias), tail);
+  }
+}
+
+// All rows of a chunk by up to BLOCKS blocks of outputs.
+void run_blocks(const Linear &p, float *y, int64_t rows, int64_t block, int64_t blocks) {
+  const int64_t ahead = BLOCKS * p.k8 * 16;
+  int64_t row = 0;
+#if TY_VF == 16
+  for (; rows - row >= MAX_ROWS; row += MAX_ROWS) {
+    const int64_t next = row == 0 ? ahead : 0;
+    int64_t at = 0;
+    for (; blocks - at >= 2; at += 2) tile<MAX_ROWS, 2>(p, y, row, block + at, next);
+    if (at < blocks) tile<MAX_ROWS, 1>(p, y, row, block + at, next);
+  }
+  if (blocks == BLOCKS)
+    for (; rows - row >= 2; row += 2) tile<2, BLOCKS>(p, y, row, block, row == 0 ? ahead : 0);
+#endif
+  for (; row < rows; ++row) {
+    const int64_t next = row == 0 ? ahead : 0;
+    if (blocks == BLOCKS)
+      tile<1, BLOCKS>(p, y, row, block, next);
+    else
+      for (int64_t at = 0; at < blocks; ++at) tile<1, 1>(p, y, row, block + at, next);
   }
 }
 
@@ -206,27 +269,29 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   p.scale = static_cast<const float *>(inputs[2].data);
   p.bias = a.has_bias ? static_cast<const float *>(inputs[3].data) : nullptr;
   p.y = static_cast<float *>(outputs[0].data);
+  p.row = round_up(p.k8 * PLANE_WORDS, 16);
+  const int64_t all = size / p.o, blocks = ceil_div(p.o, 16), items = ceil_div(blocks, BLOCKS);
+  const int64_t chunk = lesser(all, CHUNK);
   Q8Scratch scratch = {static_cast<char *>(workspace)};
-  p.table = static_cast<Group *>(scratch.take(p.groups * static_cast<int64_t>(sizeof(Group))));
-  p.planes = static_cast<int32_t *>(scratch.take(p.k8 * PLANE_WORDS * 4));
-  const int64_t blocks = ceil_div(p.o, 16), items = ceil_div(blocks, BLOCKS);
-  const int64_t work = p.k8 * 8 * BLOCKS * 16;
-  for (int64_t row = 0; row < size / p.o; ++row) {
-    const float *x = p.x + row * p.k;
-    float *y = p.y + row * p.o;
-    if (!split_row(p, x)) {
-      run_floats(p, x, y);
-      continue;
-    }
-    ty_parallel(ctx, items, 1 + 400000 / (work + 1), [&](int64_t begin, int64_t end, int32_t) {
-      for (int64_t item = begin; item < end; ++item) {
-        const int64_t block = item * BLOCKS;
-        if (blocks - block >= BLOCKS)
-          tile<BLOCKS>(p, y, block);
-        else
-          for (int64_t one = block; one < blocks; ++one) tile<1>(p, y, one);
-      }
+  p.table =
+      static_cast<Group *>(scratch.take(chunk * p.groups * static_cast<int64_t>(sizeof(Group))));
+  p.planes = static_cast<int32_t *>(scratch.take(chunk * p.row * 4));
+  for (int64_t first = 0; first < all; first += chunk) {
+    const int64_t rows = lesser(chunk, all - first);
+    const float *x = p.x + first * p.k;
+    float *y = p.y + first * p.o;
+    bool finite[CHUNK];
+    ty_parallel(ctx, rows, 1 + 16384 / (p.k + 1), [&](int64_t begin, int64_t end, int32_t) {
+      for (int64_t row = begin; row < end; ++row)
+        finite[row] = split_row(p, x + row * p.k, p.table + row * p.groups, p.planes + row * p.row);
     });
+    const int64_t work = rows * p.k8 * 8 * BLOCKS * 16;
+    ty_parallel(ctx, items, 1 + 400000 / (work + 1), [&](int64_t begin, int64_t end, int32_t) {
+      for (int64_t item = begin; item < end; ++item)
+        run_blocks(p, y, rows, item * BLOCKS, lesser(blocks - item * BLOCKS, BLOCKS));
+    });
+    for (int64_t row = 0; row < rows; ++row)
+      if (!finite[row]) run_floats(p, x + row * p.k, y + row * p.o);
   }
   return 0;
 }

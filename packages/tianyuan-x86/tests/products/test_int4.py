@@ -37,7 +37,15 @@ def weights(outputs: int, inner: int, group: int) -> tuple[np.ndarray, np.ndarra
 
 @pytest.mark.parametrize(
     ("rows", "outputs", "inner", "group"),
-    [(1, 512, 512, 32), (1, 70, 1001, 128), (5, 33, 40, 8), (3, 16, 7, 64), (9, 200, 96, 96)],
+    [
+        (1, 512, 512, 32),
+        (1, 70, 1001, 128),
+        (5, 33, 40, 8),
+        (3, 16, 7, 64),
+        (9, 200, 96, 96),
+        (7, 64, 2048, 128),
+        (39, 130, 200, 64),
+    ],
 )
 def test_products_are_as_exact_as_sums_in_float32(
     rows: int, outputs: int, inner: int, group: int

@@ -13,6 +13,8 @@ TIERS = INT8_TIERS
 
 WEIGHT, SCALES = "int4o16k8", "og16"  # [block of 16 outputs][K / 8][16] and [block][group][16]
 
+_CHUNK = 16  # of int8_linear_int4.cpp: rows that are integers at a time
+
 _BANDWIDTH = 2.5e10  # bytes of weights per second
 _RATE = {"avx2": 6e10, "vnni": 1.2e11}  # operations per second and thread
 
@@ -72,9 +74,9 @@ def _reason(call: Call) -> str | None:
 
 
 def _workspace(call: Call) -> int:
-    _, _, inner = _extents(call)
-    groups = -(-inner // call.attrs.group)
-    return round_up(16 * groups, 64) + round_up(24 * -(-inner // 8), 64)
+    rows, _, inner = _extents(call)
+    chunk, groups = min(rows, _CHUNK), -(-inner // call.attrs.group)
+    return round_up(16 * groups * chunk, 64) + chunk * round_up(24 * -(-inner // 8), 64)
 
 
 def _cost(tier: Tier, call: Call) -> float:
