@@ -207,7 +207,9 @@ int q8_conv_packed(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *output
 
 }  // namespace TY_ISA
 
-TY_EXPORT_KERNELS(int8_conv, TY_KERNEL(q8_conv_packed, "conv2d_q8", "direct"),
-                  TY_KERNEL(q8_conv_packed, "conv2d_q8", "direct_unbiased"),
-                  TY_KERNEL(conv_unpacked, "conv2d_q8", "unpacked"),
+#define Q8_DIRECT(variant)                                  \
+  TY_KERNEL(q8_conv_packed, "conv2d_q8", "direct" variant), \
+      TY_KERNEL(q8_conv_packed, "conv2d_q8", "direct" variant "_unbiased")
+TY_EXPORT_KERNELS(int8_conv, Q8_DIRECT(""), Q8_DIRECT("_g2"), Q8_DIRECT("_g3"), Q8_DIRECT("_g4"),
+                  Q8_DIRECT("_g8"), TY_KERNEL(conv_unpacked, "conv2d_q8", "unpacked"),
                   TY_KERNEL(conv_unpacked, "conv2d_q8", "unpacked_unbiased"))

@@ -284,13 +284,12 @@ void fill_tables(const Depthwise &d, int64_t channels, const int32_t *given,
   }
 }
 
-// Weights less their zero points as sums of two bytes, so that each tap is there twice. The
-// distance to a zero point above -128 is such a sum.
+// Weights less their zero points as sums of bytes, so that each tap is there `copies` times: twice,
+// or three times where a zero point is -128.
 void centre_weights(const Q8ConvShape &s, const int64_t *zeros, bool several, const int8_t *from,
-                    int64_t fours, int8_t *to) {
+                    int64_t fours, int64_t copies, int8_t *to) {
   const int64_t per_column = q8_up(s.kh, 4);
   for (int64_t c0 = 0; c0 < s.c; c0 += 64) {
-    int8_t *first = to, *second = to + fours * 256;
     int32_t sums[64] = {};
     for (int64_t at = 0; at < fours * 256; ++at) {
       const int64_t lane = at / 4 % 16, c = c0 + lane / 4 * 16 + at / 64 % 4 * 4 + lane % 4;
@@ -298,12 +297,15 @@ void centre_weights(const Q8ConvShape &s, const int64_t *zeros, bool several, co
       int32_t value = 0;
       if (c < s.c && tap % per_column < s.kh)
         value = from[at] - static_cast<int32_t>(zeros[several ? c : 0]);
-      first[at] = static_cast<int8_t>(value < -128 ? -128 : value > 127 ? 127 : value);
-      second[at] = static_cast<int8_t>(value - first[at]);
       sums[at / 4 % 64] += value;
+      for (int64_t copy = 0; copy < copies; ++copy) {
+        const int32_t part = value < -128 ? -128 : value > 127 ? 127 : value;
+        to[copy * fours * 256 + at] = static_cast<int8_t>(part);
+        value -= part;
+      }
     }
     from += (fours + 1) * 256;
-    to += 2 * fours * 256;
+    to += copies * fours * 256;
     __builtin_memcpy(to, sums, 256);
     to += 256;
   }
@@ -319,18 +321,21 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   Q8Scratch scratch = {static_cast<char *>(workspace)};
   Depthwise d = {};
   const int64_t *w_zeros = TY_INTS(&a, a.w_zero_points);
-  bool has_zeros = false;
-  for (int64_t i = 0; i < a.w_zero_points.count; ++i) has_zeros |= w_zeros[i] != 0;
-  const int64_t columns = has_zeros ? 2 * s.kw : s.kw;  // once more for the second bytes
+  int64_t copies = 1;  // of each tap, as many as bytes make up a weight
+  for (int64_t i = 0; i < a.w_zero_points.count; ++i) {
+    const int64_t bytes = w_zeros[i] == -128 ? 3 : w_zeros[i] != 0 ? 2 : 1;
+    copies = bytes > copies ? bytes : copies;
+  }
+  const int64_t columns = copies * s.kw;
   d.fours = columns * per_column / 4;
   d.channels = q8_channels(s.c);
   int64_t *offsets = static_cast<int64_t *>(scratch.take(d.fours * 4 * 8));
   int32_t *bias = static_cast<int32_t *>(scratch.take(q8_columns_bytes(all)));
   float *multiplier = static_cast<float *>(scratch.take(q8_columns_bytes(all)));
   d.weight = static_cast<const int8_t *>(inputs[1].data);
-  if (has_zeros) {
+  if (copies > 1) {
     int8_t *own = static_cast<int8_t *>(scratch.take(all / 64 * (d.fours + 1) * 256));
-    centre_weights(s, w_zeros, a.w_zero_points.count > 1, d.weight, d.fours / 2, own);
+    centre_weights(s, w_zeros, a.w_zero_points.count > 1, d.weight, d.fours / copies, copies, own);
     d.weight = own;
   }
   int next = 2;
@@ -386,4 +391,5 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
 }  // namespace
 }  // namespace TY_ISA
 
-TY_EXPORT_KERNELS(int8_depthwise, TY_KERNEL(run, "conv2d_q8", "depthwise"))
+TY_EXPORT_KERNELS(int8_depthwise, TY_KERNEL(run, "conv2d_q8", "depthwise"),
+                  TY_KERNEL(run, "conv2d_q8", "depthwise_unbiased"))

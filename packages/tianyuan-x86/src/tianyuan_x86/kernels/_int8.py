@@ -10,6 +10,7 @@ from tianyuan.shapes import Shape
 
 IMAGE = "nhwc16"  # channels last, their number rounded up as `channels` has it
 CONV_WEIGHT = "oihw16o4i"
+GROUPS = (2, 3, 4, 8)  # whose outputs need not fill whole blocks: see grouped_weight
 DEPTHWISE_WEIGHT = "goihw64g4i"
 MATRIX = "kn16n4k"  # second operand (K, N)
 MATRIX_TRANSPOSED = "nk16n4k"  # second operand (N, K)
@@ -127,6 +128,29 @@ def unpack_panels(array: np.ndarray, o: int, taps: int, c: int) -> np.ndarray:
     return rows
 
 
+def grouped_weight(groups: int) -> str:
+    """Return the layout of a convolution's weight whose groups each start a panel."""
+    return f"{groups}g{CONV_WEIGHT}"
+
+
+def _grouped_extents(groups: int, shape: Shape) -> Shape:
+    blocks, *rest = _weight_extents((-(-shape[0] // groups), *shape[1:]))
+    return (groups * blocks, *rest)
+
+
+def _pack_grouped(groups: int, array: np.ndarray) -> np.ndarray:
+    own = -(-array.shape[0] // groups)
+    padded = np.zeros((groups * own, *array.shape[1:]), array.dtype)
+    padded[: array.shape[0]] = array
+    return np.concatenate([pack_conv_weight(part) for part in np.split(padded, groups)])
+
+
+def _unpack_grouped(groups: int, array: np.ndarray, shape: Shape) -> np.ndarray:
+    own = (-(-shape[0] // groups), *shape[1:])
+    parts = [unpack_conv_weight(part, own) for part in np.split(array, groups)]
+    return np.concatenate(parts)[: shape[0]]
+
+
 def _weight_extents(shape: Shape) -> Shape:
     o, i, h, w = shape
     return (-(-o // 16), panel_rows(h * w * -(-i // 4)) + 1, 16, 4)
@@ -197,6 +221,17 @@ def all_layouts() -> list[Layout]:
             DEPTHWISE_WEIGHT, 4, _depthwise_extents, _pack_depthwise, _unpack_depthwise, "undefined"
         ),
     ]
+    for groups in GROUPS:
+        found.append(
+            Layout(
+                grouped_weight(groups),
+                4,
+                partial(_grouped_extents, groups),
+                partial(_pack_grouped, groups),
+                partial(_unpack_grouped, groups),
+                "undefined",
+            )
+        )
     for name, swapped in ((MATRIX, False), (MATRIX_TRANSPOSED, True)):
         found.append(
             Layout(

@@ -44,10 +44,13 @@ def symmetric_reason(unbiased: bool, call: Call) -> str | None:
     return form_reason(unbiased, call)
 
 
-def _packed_reason(tier: str, unbiased: bool, call: Call) -> str | None:
+def _packed_reason(tier: str, groups: int, unbiased: bool, call: Call) -> str | None:
     g = geo.geometry(call)
-    if g.groups > 1 and (g.o // g.groups) % 16:
+    whole = g.groups == 1 or (g.o // g.groups) % 16 == 0
+    if groups == 0 and not whole:
         return f"serves groups of a multiple of 16 outputs, got {g.o} in {g.groups} groups"
+    if groups > 0 and (whole or g.groups != groups):
+        return f"serves {groups} groups of no multiple of 16 outputs, got {g.o} in {g.groups}"
     return _unpacked_reason(tier, unbiased, call)
 
 
@@ -63,8 +66,6 @@ def _depthwise_reason(unbiased: bool, call: Call) -> str | None:
             f"serves more than 4 groups of one channel, got {g.c} and {g.o} channels "
             f"in {g.groups} groups"
         )
-    if min(call.attrs.w_zero_points) == -128:
-        return "serves weights whose zero points are above -128"
     return form_reason(unbiased, call)
 
 
@@ -123,8 +124,8 @@ def _depthwise_workspace(call: Call) -> int:
     g = geo.geometry(call)
     fours, room = q8.depthwise_fours(call.inputs[1].shape), geo.round_up(g.c, 64)
     size = 2 * q8.table_bytes(room) + _copy_bytes("vnni", call, by_channel=True)
-    if q8.nonzero_weight_points(call):  # each tap is there twice
-        fours *= 2
+    if q8.nonzero_weight_points(call):  # a weight is a sum of bytes
+        fours *= 3 if min(call.attrs.w_zero_points) == -128 else 2
         size += room * (fours + 1) * 4
     return size + geo.round_up(32 * fours, 64)
 
@@ -182,15 +183,17 @@ def kernels(tier: Tier) -> list[Kernel]:
     found = []
     for unbiased in (False, True):
         suffix = "_unbiased" if unbiased else ""
-        # A depthwise residual without a bias is left to the unpacked kernel.
         rest = (q8.IMAGE,) if unbiased else (PLAIN, q8.IMAGE)
         variants: list[tuple[str, str, Callable[..., Any], Callable[..., Any], Workspace]] = [
-            (
-                "direct",
-                q8.CONV_WEIGHT,
-                partial(_packed_reason, tier.name),
-                partial(direct_cost, tier.name),
-                partial(direct_workspace, tier.name),
+            *(
+                (
+                    f"direct_g{groups}" if groups else "direct",
+                    q8.grouped_weight(groups) if groups else q8.CONV_WEIGHT,
+                    partial(_packed_reason, tier.name, groups),
+                    partial(direct_cost, tier.name),
+                    partial(direct_workspace, tier.name),
+                )
+                for groups in (0, *q8.GROUPS)
             ),
             (
                 "unpacked",
@@ -208,7 +211,7 @@ def kernels(tier: Tier) -> list[Kernel]:
             ),
         ]
         for variant, weight, reason, cost, workspace in variants:
-            if variant == "depthwise" and (unbiased or tier.name not in INT8_TIERS):
+            if variant == "depthwise" and tier.name not in INT8_TIERS:
                 continue
             found.append(
                 tier.kernel(

@@ -123,6 +123,12 @@ def _convs() -> Iterator[Case]:
     yield conv((1, 12, 8, 8), (24, 1, 3, 3), groups=12, **three)
     yield conv((1, 12, 6, 6), (18, 4, 1, 1), groups=3)
     yield conv((2, 40, 6, 5), (20, 20, 3, 3), "int8", groups=2, **three)
+    for groups, inputs, outputs in ((2, 12, 6), (3, 20, 7), (4, 5, 33), (8, 3, 5)):
+        shapes = (1, groups * inputs, 5, 4), (groups * outputs, inputs, 1, 1)
+        for bias in (False, True):
+            yield conv(*shapes, bias=bias, residual=True, groups=groups)
+    yield conv((1, 21, 7, 6), (21, 1, 3, 3), bias=False, residual=True, groups=21, **three)
+    yield conv((1, 21, 7, 6), (21, 1, 3, 3), "int8", w_zero=-128, groups=21, **three)
     yield conv((1, 8, 12, 11), (9, 8, 3, 3), dilation=(2, 3), padding=(2, 3, 2, 3))
     yield conv((1, 7, 9, 9), (5, 7, 3, 2), stride=(2, 3), padding=(2, 0, 1, 3))
     yield conv((1, 20, 5, 5), (6, 20, 3, 3), w_zero=-7, **three)
