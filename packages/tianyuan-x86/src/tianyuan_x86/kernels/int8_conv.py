@@ -193,7 +193,7 @@ def kernels(tier: Tier) -> list[Kernel]:
                     partial(direct_cost, tier.name),
                     partial(direct_workspace, tier.name),
                 )
-                for groups in (0, *q8.GROUPS)
+                for groups in (0, *(q8.GROUPS if tier.name in INT8_TIERS else ()))
             ),
             (
                 "unpacked",
