@@ -17,6 +17,7 @@ PLAIN = "plain"  # C-contiguous over the logical shape
 FULL, BF16 = "full", "bf16"  # precisions: that of the operands' dtype, or bfloat16 for float32
 PRECISIONS = (FULL, BF16)
 SAME = "same"  # any one layout, shared by all inputs and outputs of the full shape
+MAX_DIMS = 8  # of tensors that the C ABI can describe
 
 
 @record()
@@ -41,6 +42,21 @@ class Call:
     def key(self) -> tuple[Any, ...]:
         """Return a hashable identity of everything that selection depends on in this call."""
         return (self.op.name, self.inputs, self.attrs, self.threads)
+
+    @cached_property
+    def dtypes(self) -> tuple[np.dtype, ...]:
+        """Return the dtypes that a kernel goes by: of the inputs, or of the outputs without any."""
+        return tuple(spec.dtype for spec in self.inputs or self.outputs)
+
+    @cached_property
+    def beyond_c(self) -> str | None:
+        """Return why no C kernel can serve this call, or None."""
+        specs = (*self.inputs, *self.outputs)
+        if any(spec.ndim > MAX_DIMS for spec in specs):
+            return f"serves at most {MAX_DIMS} dimensions"
+        if any(spec.dtype.kind == "c" for spec in specs):
+            return "complex numbers have no place in the C ABI"
+        return None
 
 
 @record()
@@ -137,7 +153,7 @@ class Kernel:
         precision: ``bf16`` where float32 operands are rounded to bfloat16, for programs that permit
             it only; ``tolerance`` then counts from rounded operands. ``full`` for all others.
         is_reference: set for references only, which are the last resort.
-        backend: filled in by the registry: which plugin brought it.
+        backend: which plugin brought it; the registry fills it in where it is not given.
 
     >>> def exp(ctx, inputs, outputs, attrs, workspace):
     ...     np.exp(inputs[0], out=outputs[0])

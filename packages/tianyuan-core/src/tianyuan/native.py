@@ -13,11 +13,10 @@ import numpy as np
 from .abi import ABI_VERSION
 from .dtypes import CODES
 from .errors import KernelError, PluginError
-from .kernel import CFunction
+from .kernel import MAX_DIMS, CFunction
 
 KERNEL_TABLE_CAPSULE = b"tianyuan.kernel_table.v1"
 THREAD_POOL_CAPSULE = b"tianyuan.thread_pool.v1"
-MAX_DIMS = 8
 MAX_THREADS = 1024
 _ERROR_SIZE = 512
 

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from . import config
 from .device import device_kind, install_count
-from .dtypes import DType
+from .dtypes import DType, name_of
 from .errors import BackendError, DeviceError, KernelError, PluginError
 from .kernel import FULL, Call, DeviceSpec, Kernel, Layout
 from .op import Op
 
-MAX_DIMS = 8  # of tensors that the C ABI can describe
 ISA_ORDER = ("any", "avx2", "avx512", "vnni", "bf16", "amx")
 
 
@@ -148,7 +148,8 @@ def register_kernels(backend: str, device: str, kernels: Iterable[Kernel]) -> No
     global generation
     found = _backends.setdefault((backend, device), Backend(backend, device))
     for kernel in kernels:
-        found.kernels.setdefault(kernel.op, []).append(replace(kernel, backend=backend))
+        owned = kernel if kernel.backend == backend else replace(kernel, backend=backend)
+        found.kernels.setdefault(kernel.op, []).append(owned)
     generation += 1
     _cache.clear()
 
@@ -241,15 +242,12 @@ def refusal(kernel: Kernel, call: Call, isa_cap: str | None = None) -> str | Non
         beyond = ISA_ORDER.index(kernel.isa) > ISA_ORDER.index(isa_cap)
         if beyond:
             return f"needs {kernel.isa}, capped at {isa_cap}"
-    if kernel.is_native and any(spec.ndim > MAX_DIMS for spec in (*call.inputs, *call.outputs)):
-        return f"serves at most {MAX_DIMS} dimensions"
-    if kernel.is_native and any(s.dtype.kind == "c" for s in (*call.inputs, *call.outputs)):
-        return "complex numbers have no place in the C ABI"
+    if kernel.is_native and call.beyond_c is not None:
+        return call.beyond_c
     if kernel.dtypes is not None:
-        for index, spec in enumerate(call.inputs or call.outputs):
-            accepted = kernel.dtypes[min(index, len(kernel.dtypes) - 1)]
-            if not _accepts(accepted, spec.dtype):
-                return f"input {index} is {spec.dtype.name}, serves {accepted}"
+        reason = _dtype_refusal(kernel.dtypes, call.dtypes)
+        if reason is not None:
+            return reason
     try:
         return kernel.supports(call)
     except Exception as error:
@@ -269,8 +267,13 @@ def _cost(kernel: Kernel, call: Call) -> float:
         ) from error
 
 
-def _accepts(accepted: str, dtype: DType) -> bool:
-    return accepted == "*" or dtype.name in accepted.split("|")
+@lru_cache(1024)
+def _dtype_refusal(accepted: tuple[str, ...], given: tuple[DType, ...]) -> str | None:
+    for index, dtype in enumerate(given):
+        served, name = accepted[min(index, len(accepted) - 1)], name_of(dtype)
+        if served != "*" and name not in served.split("|"):
+            return f"input {index} is {name}, serves {served}"
+    return None
 
 
 def isa_cap() -> str | None:

@@ -45,4 +45,4 @@ class Tier:
         function = self.functions.get(name)
         if function is None:
             raise PluginError(f"tianyuan-x86: the native library lacks a kernel, expected {name!r}")
-        return Kernel(name=name, op=op, run=function, isa=self.name, **described)
+        return Kernel(name=name, op=op, run=function, isa=self.name, backend="x86", **described)

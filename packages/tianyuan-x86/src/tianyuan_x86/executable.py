@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from tianyuan.abi import encode_attrs
-from tianyuan.dtypes import CODES, NAMES, as_dtype
+from tianyuan.dtypes import CODES, NAMES, name_of
 from tianyuan.errors import KernelError
 from tianyuan.graph.program import (
     ALIAS,
@@ -20,8 +20,7 @@ from tianyuan.graph.program import (
     Slot,
     Step,
 )
-from tianyuan.kernel import CFunction, Context
-from tianyuan.native import MAX_DIMS
+from tianyuan.kernel import MAX_DIMS, CFunction, Context
 
 from . import native
 
@@ -42,6 +41,7 @@ class NativeExecutable:
         slots = [_slot(slot, constants, keep) for slot in program.slots]
         steps = [_step(step, program.threads, keep) for step in program.steps]
         counts = (len(program.inputs), len(program.outputs), len(program.states))
+        used = {name_of(slot.spec.dtype): slot.spec.dtype for slot in program.slots}
         self._native = native.load().module.Program(
             slots,
             steps,
@@ -49,7 +49,7 @@ class NativeExecutable:
             program.arena_size,
             program.threads,
             keep,
-            [as_dtype(name) for name in NAMES],
+            [used.get(name) for name in NAMES],
         )
 
     def run(

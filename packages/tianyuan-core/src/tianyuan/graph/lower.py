@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from .. import registry
+from ..imperative import dispatch
 from ..kernel import PLAIN
-from . import joining, passes, selection
+from . import joining, layouts, passes, selection
 from .graph import Constant, Graph, Node, Rebuilder, Value
 from .options import Options
 from .selection import Labelling
@@ -75,21 +76,34 @@ def _in_layout(
         constant = to.graph.constants.get(source)
         if constant is not None:
             new = Value(source.spec, source.name, layout)
-            to.graph.constants[new] = packed(constant, source.layout, layout)
+            to.graph.constants[new] = packed(constant, layout, labelling)
         else:
             new = _relayout(to.graph, source, layout, labelling)
         repacked[key] = new
     return repacked[key]
 
 
-def packed(constant: Constant, source: str, target: str) -> Constant:
-    """Return a constant in another layout, made once for all programs that share it."""
-    key = ("relayout", source, target)
-    if key not in constant.packed:
-        array = registry.get_layout(target).pack(constant.array)
-        constant.packed[key] = Constant(np.ascontiguousarray(array), constant.name)
+def packed(constant: Constant, layout: str, labelling: Labelling) -> Constant:
+    """Return a plain constant in a layout, made once for all programs that share it."""
+    if layout not in constant.packed:
+        constant.packed[layout] = Constant(_pack(constant, layout, labelling), constant.name)
         constant.spare()
-    return constant.packed[key]
+    return constant.packed[layout]
+
+
+def _pack(constant: Constant, layout: str, labelling: Labelling) -> np.ndarray:
+    """Pack by the native kernel that repacks values, unless a layout's own ``pack`` rounds less."""
+    spec, found = constant.spec, registry.get_layout(layout)
+    options, device = labelling.options, labelling.device
+    kernel = selection.relayout_kernel(spec, PLAIN, layout, device, options)
+    if kernel is None or not kernel.is_native or not found.exact:
+        return np.ascontiguousarray(found.pack(constant.array))
+    call = selection.relayout_call(spec, PLAIN, layout, options.threads)
+    made = dispatch.empty(layouts.extents(spec.shape, layout), spec.dtype)
+    scratch = dispatch.empty((kernel.workspace(call),), np.dtype(np.uint8))
+    run = dispatch.bind_kernel(kernel, call)
+    run([constant.array], [dispatch.logical(made, spec.shape)], scratch)
+    return made
 
 
 def _relayout(graph: Graph, value: Value, layout: str, labelling: Labelling) -> Value:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-from ml_dtypes import bfloat16
+from tianyuan.dtypes import as_dtype
 from tianyuan.kernel import Layout
 from tianyuan.shapes import Shape
 
@@ -63,14 +63,15 @@ def blocks(count: int) -> int:
 
 def words(array: np.ndarray) -> np.ndarray:
     """Return values rounded to bfloat16, two to a word along the last axis."""
-    rounded = np.ascontiguousarray(array, dtype=np.float32).astype(bfloat16)
+    rounded = np.ascontiguousarray(array, dtype=np.float32).astype(as_dtype("bfloat16"))
     found: np.ndarray = rounded.view(np.float32)
     return found
 
 
 def values(array: np.ndarray) -> np.ndarray:
     """Return the float32 values of words."""
-    found: np.ndarray = np.ascontiguousarray(array).view(bfloat16).astype(np.float32)
+    halves = np.ascontiguousarray(array).view(as_dtype("bfloat16"))
+    found: np.ndarray = halves.astype(np.float32)
     return found
 
 

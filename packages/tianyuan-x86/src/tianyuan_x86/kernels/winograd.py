@@ -36,6 +36,7 @@ _L2_FLOATS = 96 * 1024  # floats of transformed tiles that a block holds (L2_FLO
 _SEGMENT = 24  # bytes of a tile segment
 _VECTORS = 2  # vectors of output channels of a register tile
 _KERNEL = 3
+_BLOCKS_AT_A_TIME = 8  # of a weight that is transformed
 
 
 @dataclass(frozen=True)
@@ -129,15 +130,21 @@ def _pack(variant: Variant, lanes: int, array: np.ndarray) -> np.ndarray:
     g = variant.kernel_transform()
     both = np.kron(g, g)  # acts on a kernel read as a vector of nine
     packed = np.zeros(_extents(variant, lanes, array.shape), array.dtype)
-    # Block by block, so that BLAS neither meets a large copy nor wakes its threads.
+    # A product for each block, so that BLAS wakes no threads, and few blocks at a time, so that
+    # they stay in the cache.
+    width = lanes * _BLOCKS_AT_A_TIME
+    columns = np.zeros((_BLOCKS_AT_A_TIME, _KERNEL**2, lanes, lanes))
     for at in range(0, o, lanes):
-        for channel in range(0, i, lanes):
-            part = array[at : at + lanes, channel : channel + lanes]
+        for channel in range(0, i, width):
+            part = array[at : at + lanes, channel : channel + width]
             outputs, inputs = part.shape[:2]
-            vectors = part.reshape(outputs, inputs, _KERNEL**2).transpose(2, 1, 0)
-            columns = vectors.astype(np.float64, order="C").reshape(_KERNEL**2, -1)
-            found = (both @ columns).reshape(variant.frequencies, inputs, outputs)
-            packed[at // lanes, :, channel // lanes, :inputs, :outputs] = found
+            count = blocks(inputs, lanes)
+            kernels = np.zeros((lanes, count * lanes, _KERNEL**2), array.dtype)
+            kernels[:outputs, :inputs] = part.reshape(outputs, inputs, _KERNEL**2)
+            columns[:count] = kernels.reshape(lanes, count, lanes, -1).transpose(1, 3, 2, 0)
+            found = both @ columns[:count].reshape(count, _KERNEL**2, -1)
+            place = packed[at // lanes, :, channel // lanes :][:, :count]
+            place[:] = found.reshape(count, -1, lanes, lanes).swapaxes(0, 1)
     return packed
 
 

@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.polynomial import chebyshev
 
 # Below _SPLIT the Taylor series, above it erfc(x) exp(x^2) as a polynomial in 2 / (2 + x), which
 # is smooth; beyond _END erf is 1 in float64.
@@ -19,6 +18,8 @@ _TERMS = {4: (9, 9), 8: (18, 22)}  # itemsize -> terms of either series
 @cache
 def _series(itemsize: int) -> tuple[list[float], list[float]]:
     """Return the coefficients of both series, constant term first."""
+    from numpy.polynomial import chebyshev  # several modules, of which inference needs none
+
     taylor_terms, tail_terms = _TERMS[itemsize]
     scale = 2 / math.sqrt(math.pi)
     taylor = [scale * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(taylor_terms)]
