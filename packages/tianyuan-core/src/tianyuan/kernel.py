@@ -44,6 +44,11 @@ class Call:
         return (self.op.name, self.inputs, self.attrs, self.threads)
 
     @cached_property
+    def memo(self) -> dict[Any, Any]:
+        """What the functions of kernels work out of this call and ask for again, by whoever."""
+        return {}
+
+    @cached_property
     def dtypes(self) -> tuple[np.dtype, ...]:
         """Return the dtypes that a kernel goes by: of the inputs, or of the outputs without any."""
         return tuple(spec.dtype for spec in self.inputs or self.outputs)

@@ -221,18 +221,13 @@ def candidates(op: str, device: str = "cpu", backend: str | None = None) -> list
             f"backend: not available for {kind}, got {backend!r}{why}, "
             f"expected one of {', '.join(backends(kind)) or 'none'}"
         )
-    found: list[Kernel] = []
-    for (name, served), entry in _backends.items():
-        if served == kind and backend in (None, name):
-            found += entry.kernels.get(op, [])
-    if backend is not None:
-        found += [
-            kernel
-            for (name, served), entry in _backends.items()
-            if served == kind and name != backend
-            for kernel in entry.kernels.get(op, [])
-            if kernel.is_reference
-        ]
+    found = [
+        kernel
+        for (name, served), entry in _backends.items()
+        if served == kind
+        for kernel in entry.kernels.get(op, ())
+        if backend in (None, name) or kernel.is_reference
+    ]
     return sorted(found, key=lambda kernel: kernel.is_reference)
 
 
@@ -299,10 +294,15 @@ def use_isa(cap: str | None) -> Iterator[None]:
         ISA_CAP.reset(token)
 
 
-def supporting(call: Call, device: str = "cpu") -> tuple[list[Kernel], list[tuple[str, str]]]:
+Among = Callable[[Kernel], bool]  # tells whether a kernel is to be asked at all
+
+
+def supporting(
+    call: Call, device: str = "cpu", among: Among | None = None
+) -> tuple[list[Kernel], list[tuple[str, str]]]:
     """Return the kernels that serve a call, cheapest first, and the refusals of the others."""
     cap, served, refused = isa_cap(), [], []
-    for kernel in candidates(call.op.name, device, chosen_backend()):
+    for kernel in filter(among, candidates(call.op.name, device, chosen_backend())):
         reason = refusal(kernel, call, cap)
         if reason is None and config.deterministic_kernel and not kernel.reproducible:
             reason = "not reproducible, which config.deterministic_kernel asks for"

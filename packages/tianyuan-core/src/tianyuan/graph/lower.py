@@ -23,9 +23,9 @@ def lower(graph: Graph, device: str = "cpu", options: Options | None = None) -> 
     graph = passes.run_stage("layout", graph, options, device)
     if options.level >= 2:
         graph = joining.join(graph, device, options)
-    graph = assign(graph, device, options)
-    passes.verify(graph, "late")
-    return passes.run_stage("late", graph, options, device)
+    assigned = assign(graph, device, options)
+    passes.verify(assigned, "late", graph)
+    return passes.run_stage("late", assigned, options, device)
 
 
 def assign(graph: Graph, device: str, options: Options) -> Graph:

@@ -67,10 +67,10 @@ def _policy_refusal(kernel: Kernel, options: Options) -> str | None:
 
 
 def allowed(
-    call: Call, device: str, options: Options
+    call: Call, device: str, options: Options, among: registry.Among | None = None
 ) -> tuple[list[Kernel], list[tuple[str, str]]]:
     """Return the kernels that serve a call under the options, cheapest first, and refusals."""
-    served, refused = registry.supporting(call, device)
+    served, refused = registry.supporting(call, device, among)
     kept = []
     for kernel in served:
         reason = _policy_refusal(kernel, options)
@@ -202,10 +202,10 @@ class Labelling:
 
     def repacking(self, value: Value) -> float:
         """Return the seconds spent on bringing a value into the layouts it is read in."""
+        if value in self.graph.constants:
+            return 0.0
         made = self.layout_of(value)
         wanted = self.wanted(value, made)
-        if not wanted or value in self.graph.constants:
-            return 0.0
         return sum(self._repack_cost(value, made, layout) for layout in wanted)
 
     def _repack_cost(self, value: Value, source: str, target: str) -> float:
@@ -230,17 +230,25 @@ class Labelling:
         values = {v for n in self.graph.nodes for v in (*n.inputs, *n.outputs)}
         return nodes + sum(self.repacking(value) for value in values)
 
+    def _repackable(self, node: Node) -> list[Value]:
+        """Return the values of a node whose repacking costs anything at run time."""
+        values = dict.fromkeys((*node.inputs, *node.outputs))
+        return [value for value in values if value not in self.graph.constants]
+
     def _local(self, node: Node, choice: Choice, touched: list[Value]) -> float:
         self.picked[node] = choice
         return choice.cost + sum(self.repacking(value) for value in touched)
 
     def improve(self) -> None:
         """Change one node at a time, sweeping back and forth, until nothing gets cheaper."""
-        movable = [node for node in self.graph.nodes if len(self.choices[node].items) > 1]
+        movable = [
+            (node, self._repackable(node))
+            for node in self.graph.nodes
+            if len(self.choices[node].items) > 1
+        ]
         for sweep in range(MAX_SWEEPS):
             changed = False
-            for node in movable if sweep % 2 == 0 else reversed(movable):
-                touched = list(dict.fromkeys((*node.inputs, *node.outputs)))
+            for node, touched in movable if sweep % 2 == 0 else reversed(movable):
                 before = self.picked[node]
                 best, lowest = before, self._local(node, before, touched)
                 for choice in self.choices[node].items:
@@ -264,10 +272,14 @@ def relayout_kernel(
 ) -> Kernel | None:
     """Return the cheapest kernel that repacks a value, or None where there is none.
 
-    The op's reference knows logical values only, so it cannot serve.
+    The op's reference knows logical values only, so it cannot serve. A kernel that declares layouts
+    serves no others, and is not even asked.
     """
     call = relayout_call(spec, source, target, options.threads)
-    served, _ = allowed(call, device, options)
+    declared = ((source,), (target,)), ((PLAIN,), (PLAIN,))  # plain where nothing is declared
+    served, _ = allowed(
+        call, device, options, lambda k: (k.layouts.inputs, k.layouts.outputs) in declared
+    )
     return next((kernel for kernel in served if not kernel.is_reference), None)
 
 

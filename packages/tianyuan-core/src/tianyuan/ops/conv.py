@@ -83,7 +83,7 @@ def _geometry(attrs: Any) -> dict[str, Any]:
 
 def check_ints(op: str, what: str, values: Ints, count: int, least: int) -> None:
     """Raise AttrError unless an attribute is ``count`` ints of at least ``least``."""
-    if len(values) != count or any(int(value) < least for value in values):
+    if len(values) != count or min(map(int, values)) < least:
         raise AttrError(
             f"{op}: {what} is wrong, got {tuple(map(int, values))}, "
             f"expected {count} ints of at least {least}"

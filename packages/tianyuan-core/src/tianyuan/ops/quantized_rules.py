@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from .. import shapes
-from ..dtypes import as_dtype
+from ..dtypes import as_dtype, name_of
 from ..errors import AttrError, DTypeError, ShapeError
 from ..op import Floats, Ints, QuantParams, TensorSpec
 
@@ -26,6 +27,16 @@ def ratio(numerator: float, denominator: float = 1.0) -> float:
         return float(np.float32(float(numerator) / float(denominator)))
 
 
+def ratios(numerators: np.ndarray, denominator: float) -> Floats | None:
+    """Return float64 numerators over a denominator, each rounded once, or None if one is no factor.
+
+    As ``ratio`` does for one, without its cost for each of thousands.
+    """
+    with np.errstate(over="ignore", under="ignore"):
+        found: list[float] = (numerators / denominator).astype(np.float32).tolist()
+    return tuple(found) if _are_factors(tuple(found)) else None
+
+
 def multiplier(numerator: float, denominator: float = 1.0) -> float:
     """Return the float32 factor that rescales an accumulator: numerator / denominator.
 
@@ -40,6 +51,7 @@ def multiplier(numerator: float, denominator: float = 1.0) -> float:
     return value
 
 
+@cache
 def quant_range(dtype: str) -> tuple[int, int]:
     """Return the least and the largest integer of a storage dtype."""
     info = np.iinfo(as_dtype(dtype))
@@ -77,7 +89,7 @@ _FEW = 4
 
 def _are_factors(values: Floats) -> bool:
     """Tell whether all of many floats are positive normal float32 numbers."""
-    if not all(type(value) is float for value in values):
+    if set(map(type, values)) != {float}:
         return False
     array = np.array(values)
     with np.errstate(over="ignore", under="ignore"):
@@ -96,7 +108,7 @@ def check_length(op: str, what: str, values: Sequence[Any], counts: Sequence[int
 
 def check_zero_points(op: str, what: str, values: Ints, dtype: np.dtype) -> None:
     """Raise AttrError unless every zero point is a value of the storage dtype."""
-    least, largest = quant_range(dtype.name)
+    least, largest = quant_range(name_of(dtype))
     for value in values:
         if not least <= value <= largest:
             raise AttrError(
@@ -108,7 +120,7 @@ def check_storage(
     op: str, spec: TensorSpec, what: str = "input", allowed: Sequence[str] = EIGHT_BITS
 ) -> None:
     """Raise DTypeError unless a spec has one of the storage dtypes."""
-    if spec.dtype.name not in allowed:
+    if name_of(spec.dtype) not in allowed:
         raise DTypeError(
             f"{op}: {what} has the wrong dtype, got {spec.dtype.name}, "
             f"expected {' or '.join(allowed)}"
@@ -173,7 +185,7 @@ def check_reduction(
 
 def _reach(dtype: np.dtype, zero_points: Ints) -> int:
     """Return how far a stored value can lie from its zero point."""
-    least, largest = quant_range(dtype.name)
+    least, largest = quant_range(name_of(dtype))
     return max(max(largest - zero, zero - least) for zero in zero_points)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from types import ModuleType
 
@@ -12,10 +12,10 @@ from tianyuan.kernel import Kernel, Layout
 from .._tier import LANES, Tier
 
 
-def _modules() -> Iterator[ModuleType]:
-    for found in sorted(pkgutil.iter_modules(__path__), key=lambda found: found.name):
-        if not found.name.startswith("_"):
-            yield import_module(f"{__name__}.{found.name}")
+@cache
+def _modules() -> tuple[ModuleType, ...]:
+    names = sorted(found.name for found in pkgutil.iter_modules(__path__))
+    return tuple(import_module(f"{__name__}.{name}") for name in names if name[0] != "_")
 
 
 def all_kernels(tiers: tuple[Tier, ...]) -> list[Kernel]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tianyuan.kernel import Call
 
@@ -23,8 +23,7 @@ def _table(records: int) -> int:
     return round_up(records * _RECORD, 64) // 4
 
 
-@dataclass(frozen=True)
-class Geometry:
+class Geometry(NamedTuple):
     """A convolution's extents, whichever of its three ops asks; c and o count all groups."""
 
     n: int
@@ -71,6 +70,13 @@ class Geometry:
 
 def geometry(call: Call) -> Geometry:
     """Return the geometry of a call of conv2d, conv2d_fused or one of the gradients."""
+    found: Geometry | None = call.memo.get(geometry)
+    if found is None:
+        found = call.memo[geometry] = _geometry(call)
+    return found
+
+
+def _geometry(call: Call) -> Geometry:
     x, w, y = call.inputs[0].shape, call.inputs[1].shape, call.outputs[0].shape
     if call.op.name == "conv2d_backward_data":
         x, y = y, x

@@ -23,6 +23,13 @@ _CACHED = 1 << 19  # bytes of a wide plane that stay in cache between separate c
 
 def _depthwise(call: Call) -> geo.Geometry:
     """Return the geometry of the depthwise convolution; c counts the wide channels."""
+    found: geo.Geometry | None = call.memo.get(_depthwise)
+    if found is None:
+        found = call.memo[_depthwise] = _geometry(call)
+    return found
+
+
+def _geometry(call: Call) -> geo.Geometry:
     x, y, a = call.inputs[0].shape, call.outputs[0].shape, call.attrs
     w = call.inputs[3 if a.expands else 1].shape
     return geo.Geometry(

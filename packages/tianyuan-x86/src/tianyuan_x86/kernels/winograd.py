@@ -21,8 +21,8 @@ F(6, 3)     2.9e-5      2.9e-6         8e-5
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from tianyuan.kernel import PLAIN, Call, Kernel, Layout, Layouts
@@ -39,8 +39,7 @@ _KERNEL = 3
 _BLOCKS_AT_A_TIME = 8  # of a weight that is transformed
 
 
-@dataclass(frozen=True)
-class Variant:
+class Variant(NamedTuple):
     """F(m x m, 3 x 3): its finite interpolation points beside 0, and how far it errs.
 
     ``tolerance`` bounds the error over the largest magnitude of the result; ``vector`` is how many
@@ -86,8 +85,7 @@ VARIANTS = (
 )
 
 
-@dataclass(frozen=True)
-class Form:
+class Form(NamedTuple):
     """Weights transformed for a variant in blocks of channels, for conv2d or for its gradient."""
 
     variant: Variant
@@ -187,11 +185,10 @@ def _geometry(call: Call) -> geo.Geometry:
     if call.op.name != "conv2d_backward_data":
         return g
     top, left = g.kh - 1 - g.top, g.kw - 1 - g.left
-    return replace(g, c=g.o, h=g.oh, w=g.ow, o=g.c, oh=g.h, ow=g.w, top=top, left=left)
+    return g._replace(c=g.o, h=g.oh, w=g.ow, o=g.c, oh=g.h, ow=g.w, top=top, left=left)
 
 
-@dataclass(frozen=True)
-class _Plan:
+class _Plan(NamedTuple):
     """How winograd.cpp cuts a call into tiles; its plan_tiles knows the same."""
 
     tiles: int

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from ...kernel import Call, Kernel, bytes_cost
 from ...op import Ints
 from ...ops import quantized_rules as rules
 from ...ops.conv import taps
+from ...records import record
 from .conv import convolve
 
 Arrays = Sequence[np.ndarray]
@@ -137,7 +137,7 @@ def _concat(ctx: Any, inputs: Arrays, outputs: Arrays, attrs: Any, workspace: An
         start = stop
 
 
-@dataclass(frozen=True)
+@record()
 class _Neighbours:
     """A window whose elements lie side by side."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 
 from ...errors import GraphError
 from .. import spec
@@ -24,61 +25,64 @@ class Pass:
         name: shown where a validity rule breaks after it.
         run: takes the graph and the options, and returns a new graph or the same one.
         level: the least optimisation level at which it runs.
+        needs: names of ops of which the graph must hold one for the pass to find anything; empty
+            where any will do.
     """
 
     stage: str
     name: str
     run: Callable[[Graph, Options], Graph]
     level: int = 1
+    needs: tuple[str, ...] = ()
+
+
+def _own(stage: str, name: str, place: str, level: int = 1, needs: tuple[str, ...] = ()) -> Pass:
+    """Return the pass at ``module.function`` of this folder, imported when it first runs."""
+    module, _, function = place.partition(".")
+
+    def run(graph: Graph, options: Options) -> Graph:
+        found = import_module(f".{module}", __name__)
+        changed: Graph = getattr(found, function or "run")(graph, options)
+        return changed
+
+    return Pass(stage, name, run, level, needs)
+
+
+_OWN = (
+    _own("canonical", "dead_code", "dead", 0),
+    # Before constants fold: a weight that is dequantised must stay in integers.
+    _own("canonical", "sink_dequantize", "quantized.sink", 2, ("quantize", "dequantize")),
+    _own("canonical", "dead_code", "dead", 2),
+    _own("canonical", "quantized_ops", "quantized", 2, ("quantize", "requantize")),
+    _own("canonical", "dead_code", "dead", 2),
+    _own("canonical", "fold_constants", "fold"),
+    _own("canonical", "simplify", "algebra"),
+    _own("canonical", "merge_duplicates", "duplicates"),
+    _own("canonical", "fold_constants", "fold"),
+    _own("canonical", "dead_code", "dead"),
+    _own("fuse", "take_channels", "channels", 2, ("transpose", "take")),
+    _own("fuse", "recognise_gelu", "gelu", 2, ("erf",)),
+    # Before products take a mask in as a bias.
+    _own("fuse", "recognise_attention", "attention", 2, ("softmax",)),
+    _own("fuse", "fuse_convolutions", "convolution", 2, ("conv2d", "conv2d_fused")),
+    _own("fuse", "dead_code", "dead", 2),  # what is dead must not count as a reader
+    _own("fuse", "fuse_products", "product", 2, ("matmul", "matmul_fused")),
+    _own("fuse", "sink_reshapes", "sink", 2, ("reshape",)),
+    _own("fuse", "dead_code", "dead", 2),
+    _own("fuse", "fuse_products", "product", 2, ("matmul", "matmul_fused")),
+    _own("fuse", "fold_constants", "fold", 2),
+    _own("fuse", "simplify", "algebra", 2),
+    _own("fuse", "dead_code", "dead", 2),
+    _own("fuse", "fuse_elementwise", "elementwise", 2),
+    _own("fuse", "dead_code", "dead", 2),
+    _own("late", "merge_duplicates", "duplicates"),
+    _own("late", "dead_code", "dead", 0),
+)
 
 
 def own_passes() -> tuple[Pass, ...]:
     """Return core's passes in the order in which they run."""
-    from . import (
-        algebra,
-        attention,
-        channels,
-        convolution,
-        dead,
-        duplicates,
-        elementwise,
-        fold,
-        gelu,
-        product,
-        quantized,
-        sink,
-    )
-
-    return (
-        Pass("canonical", "dead_code", dead.run, 0),
-        # Before constants fold: a weight that is dequantised must stay in integers.
-        Pass("canonical", "sink_dequantize", quantized.sink, 2),
-        Pass("canonical", "dead_code", dead.run, 2),
-        Pass("canonical", "quantized_ops", quantized.run, 2),
-        Pass("canonical", "dead_code", dead.run, 2),
-        Pass("canonical", "fold_constants", fold.run),
-        Pass("canonical", "simplify", algebra.run),
-        Pass("canonical", "merge_duplicates", duplicates.run),
-        Pass("canonical", "fold_constants", fold.run),
-        Pass("canonical", "dead_code", dead.run),
-        Pass("fuse", "take_channels", channels.run, 2),
-        Pass("fuse", "recognise_gelu", gelu.run, 2),
-        # Before products take a mask in as a bias.
-        Pass("fuse", "recognise_attention", attention.run, 2),
-        Pass("fuse", "fuse_convolutions", convolution.run, 2),
-        Pass("fuse", "dead_code", dead.run, 2),  # what is dead must not count as a reader
-        Pass("fuse", "fuse_products", product.run, 2),
-        Pass("fuse", "sink_reshapes", sink.run, 2),
-        Pass("fuse", "dead_code", dead.run, 2),
-        Pass("fuse", "fuse_products", product.run, 2),
-        Pass("fuse", "fold_constants", fold.run, 2),
-        Pass("fuse", "simplify", algebra.run, 2),
-        Pass("fuse", "dead_code", dead.run, 2),
-        Pass("fuse", "fuse_elementwise", elementwise.run, 2),
-        Pass("fuse", "dead_code", dead.run, 2),
-        Pass("late", "merge_duplicates", duplicates.run),
-        Pass("late", "dead_code", dead.run, 0),
-    )
+    return _OWN
 
 
 def plugin_passes(device: str) -> tuple[Pass, ...]:
@@ -94,9 +98,13 @@ def checking() -> bool:
 
 
 def verify(graph: Graph, stage: str, before: Graph | None = None) -> None:
-    """Check a graph where checks are on; with ``before``, also that effects kept their order."""
+    """Check a graph where checks are on.
+
+    With ``before``, a valid graph, nodes that it holds as they are need no second inference, and
+    effects must have kept their order.
+    """
     if checking():
-        spec.check(graph, stage)
+        spec.check(graph, stage, before)
         if before is not None:
             spec.check_effects(before, graph)
 
@@ -111,6 +119,8 @@ def run_stage(stage: str, graph: Graph, options: Options, device: str = "cpu") -
         raise ValueError(f"passes: unknown stage, got {stage!r}, expected one of {STAGES}")
     for item in (*own_passes(), *plugin_passes(device)):
         if item.stage != stage or options.level < item.level:
+            continue
+        if item.needs and not any(node.op.name in item.needs for node in graph.nodes):
             continue
         after = item.run(graph, options)
         if after is graph:

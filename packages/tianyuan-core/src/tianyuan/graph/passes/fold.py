@@ -46,7 +46,13 @@ def run(graph: Graph, options: Options, keep: Collection[str] = ()) -> Graph:
             return None
         return _folded(to, node, known)
 
+    if not any(_is_constant(graph, node) for node in graph.nodes):
+        return graph
     return rewrite(graph, visit)
+
+
+def _is_constant(graph: Graph, node: Node) -> bool:
+    return all(value in graph.constants for value in node.inputs)
 
 
 def _worthwhile(node: Node) -> bool:

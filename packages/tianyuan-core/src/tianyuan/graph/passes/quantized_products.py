@@ -139,10 +139,10 @@ def _fits(node: Node, x: Quantised, dtype: np.dtype, zeros: tuple[int, ...]) -> 
 
 
 def _emit(to: Rebuilder, found: _Product, form: Form) -> Value | None:
-    factors = [factor(found.x.scale * float(scale), form.scale) for scale in found.scales]
+    factors = rules.ratios(found.x.scale * found.scales, form.scale)
     residual = found.residual
     share = 1.0 if residual is None else factor(residual.scale, form.scale)
-    if None in factors or share is None:
+    if factors is None or share is None:
         return None
     weight = found.weight
     inputs = [
@@ -162,7 +162,7 @@ def _emit(to: Rebuilder, found: _Product, form: Form) -> Value | None:
         has_residual=residual is not None,
         x_zero_point=found.x.zero_point,
         w_zero_points=found.zero_points,
-        multipliers=tuple(factors),
+        multipliers=factors,
         residual_zero_point=0 if residual is None else residual.zero_point,
         residual_multiplier=share,
         **form.attrs(),
