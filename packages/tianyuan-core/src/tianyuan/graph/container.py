@@ -130,10 +130,15 @@ class Container:
     def spare(self, name: str) -> None:
         """Give back the memory of a mapped tensor's whole pages; reading it brings them again."""
         entry = self._entries[name]
-        start = -(-entry.start // mmap.PAGESIZE) * mmap.PAGESIZE
-        length = entry.stop // mmap.PAGESIZE * mmap.PAGESIZE - start
-        if isinstance(self._buffer, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED") and length > 0:
-            self._buffer.madvise(mmap.MADV_DONTNEED, start, length)
+        _give_back(self._buffer, entry.start, entry.stop)
+
+
+def _give_back(buffer: mmap.mmap | bytes, start: int, stop: int) -> None:
+    """Give back the memory of the whole pages in a range of a mapped file."""
+    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+    length = stop // mmap.PAGESIZE * mmap.PAGESIZE - first
+    if isinstance(buffer, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED") and length > 0:
+        buffer.madvise(mmap.MADV_DONTNEED, first, length)
 
 
 def _fail(path: str, what: str, got: object, expected: object) -> NoReturn:
@@ -257,8 +262,9 @@ def _header(
 
 def _digest(header: bytes, head: re.Match[bytes]) -> bytes:
     start, stop = head.span(2)
-    state = hashlib.blake2b(header[:start], digest_size=_DIGEST_SIZE)
-    state.update(header[stop:])
+    view = memoryview(header)  # of which slices are no copies
+    state = hashlib.blake2b(view[:start], digest_size=_DIGEST_SIZE)
+    state.update(view[stop:])
     return state.hexdigest().encode()
 
 
@@ -349,6 +355,7 @@ def parse_container(name: str, buffer: mmap.mmap | bytes) -> Container:
     if (8 + length) % ALIGNMENT:
         _fail(name, "data is not aligned", 8 + length, f"a multiple of {ALIGNMENT}")
     header = _believe(name, buffer[8 : 8 + length])
+    _give_back(buffer, 0, 8 + length)
     metadata = header.pop("__metadata__")
     if not all(isinstance(value, str) for value in metadata.values()):
         _fail(name, "metadata is wrong", "values of other types", "text")
