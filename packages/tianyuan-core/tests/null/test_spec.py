@@ -252,6 +252,35 @@ def test_plugins_passes_run_after_ours_in_their_stage(monkeypatch):
     assert [names for _, names in seen] == [["sin", "exp"], *[["fused_elementwise"]] * 3]
 
 
+def test_a_pass_runs_only_where_the_graph_holds_what_it_needs(monkeypatch):
+    seen = []
+
+    def run(graph, options):
+        seen.append([node.op.name for node in graph.nodes])
+        return graph
+
+    item = passes.Pass("canonical", "look", run, needs=("softmax", "exp"))
+    monkeypatch.setattr(passes, "plugin_passes", lambda device: (item,))
+    for name in ("exp", "sin"):
+        b = Build()
+        passes.run_stage("canonical", b.returns(b.op(name, b.input(4))), Options())
+    assert seen == [["exp"]]
+
+
+def test_nodes_that_a_pass_changes_are_inferred_again(monkeypatch):
+    before = valid()
+
+    def widens(graph, options):
+        after = graph.rebuild(lambda to, node: None)
+        after.nodes[0].outputs[0].spec = TensorSpec((4, 5), np.dtype(F32))
+        return after
+
+    item = passes.Pass("canonical", "widens", widens)
+    monkeypatch.setattr(passes, "plugin_passes", lambda device: (item,))
+    with pytest.raises(GraphError, match="pass widens: graph: rule 'inference agrees"):
+        passes.run_stage("canonical", before, Options())
+
+
 def test_unknown_stage_is_refused():
     with pytest.raises(ValueError, match="unknown stage, got 'early'"):
         passes.run_stage("early", valid(), Options())

@@ -8,6 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from tianyuan import registry
+from tianyuan.ops import quantized_rules as rules
 from tianyuan.ops.reference import evaluate
 from tianyuan.testing.cases import cases_of
 from tianyuan.testing.compare import difference
@@ -47,3 +48,12 @@ def test_cases_reach_most_of_the_range(name: str):
         (got,) = evaluate(registry.get_op(name), case.arrays(seed), case.attrs)
         if got.size > 200:
             assert len(np.unique(got)) > 20, str(case)
+
+
+def test_many_multipliers_are_rounded_as_one_is():
+    rng = np.random.default_rng(3)
+    numerators = rng.random(300) * 10.0 ** rng.integers(-9, 9, 300)
+    want = tuple(single(float(n) / 0.037) for n in numerators)
+    assert rules.ratios(numerators, 0.037) == want
+    assert rules.ratios(np.append(numerators, 1e39), 0.037) is None
+    assert rules.ratios(np.append(numerators, 1e-42), 0.037) is None

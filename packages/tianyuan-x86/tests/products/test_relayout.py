@@ -7,8 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from tianyuan import registry
+from tianyuan.graph import lower
+from tianyuan.graph.graph import Constant, Graph
+from tianyuan.graph.options import Options
+from tianyuan.graph.selection import Labelling
 from tianyuan.kernel import Kernel
 from tianyuan.ops.attrs import Relayout
+from tianyuan_x86.kernels import all_layouts
 
 
 def kernels_of(op: str) -> list[Kernel]:
@@ -53,3 +58,15 @@ def test_where_elements_lie(lanes: int) -> None:
         assert image[a, b // lanes, c, d, b % lanes] == x[a, b, c, d]
         assert weight[a // lanes, b // lanes, c, d, b % lanes, a % lanes] == x[a, b, c, d]
         assert narrow[a // lanes, b, c, d, a % lanes] == x[a, b, c, d]
+
+
+@pytest.mark.parametrize("shape", [(16, 16, 3, 3), (19, 37, 1, 1), (5, 3, 2, 2)])
+def test_constants_are_packed_as_their_layout_says(shape: tuple[int, ...]) -> None:
+    w = np.random.default_rng(5).standard_normal(shape).astype(np.float32)
+    blocked = (layout for layout in all_layouts() if layout.exact and layout.ndim == 4)
+    for layout in blocked:
+        if layout.trailing and shape[2:] != layout.trailing:
+            continue
+        labelling = Labelling(Graph(), {}, "cpu", Options())
+        packed = lower.packed(Constant(w), layout.name, labelling)
+        np.testing.assert_array_equal(packed.array, layout.pack(w), layout.name)

@@ -175,17 +175,18 @@ def test_refusals_name_what_is_served(kernel: Kernel, call_of: Any) -> None:
         assert part in (kernel.supports(call) or "")
 
 
+@pytest.mark.parametrize("channels", [21, 301])
 @pytest.mark.parametrize("lanes", [8, 16])
-def test_transformed_weights_are_those_of_the_paper(lanes: int) -> None:
+def test_transformed_weights_are_those_of_the_paper(lanes: int, channels: int) -> None:
     # Lavin and Gray's G of F(2 x 2, 3 x 3), whose first row has the other sign in our convention.
     g = np.array([[-1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
-    w = _numbers(np.random.default_rng(0), 19, 21, 3, 3)
+    w = _numbers(np.random.default_rng(0), 19, channels, 3, 3)
     packed = registry.get_layout(f"wino_f23_{lanes}i{lanes}o").pack(w)
-    for o, c in ((0, 0), (18, 20), (7, 16)):
+    for o, c in ((0, 0), (18, 20), (7, 16), (3, channels - 1), (18, channels // 2)):
         found = packed[o // lanes, :, c // lanes, c % lanes, o % lanes]
         np.testing.assert_allclose(found, (g @ w[o, c] @ g.T).ravel(), rtol=1e-6, atol=1e-7)
     assert not packed[-1, :, :, :, 19 % lanes :].any()
-    assert not packed[:, :, -1, 21 % lanes :].any()
+    assert not packed[:, :, -1, channels % lanes :].any()
 
 
 @pytest.fixture

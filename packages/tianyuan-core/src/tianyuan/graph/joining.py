@@ -133,5 +133,4 @@ def _least(node: Node, device: str, options: Options) -> float | None:
     """Return the least cost of a native kernel, in whichever layouts; None where there is none."""
     call = selection.call_of(node, options.threads)
     served, _ = selection.allowed(call, device, options)
-    costs = [kernel.cost(call) for kernel in served if kernel.is_native]
-    return min(costs, default=None)
+    return next((kernel.cost(call) for kernel in served if kernel.is_native), None)

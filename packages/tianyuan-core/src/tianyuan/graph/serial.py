@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -202,8 +203,8 @@ class _Reader:
         return item
 
     def attrs(self, op: Op, item: dict[str, Any]) -> Any:
-        known = {field.name: str(field.type) for field in fields(op.attrs)}
-        if set(item) != set(known):
+        known = _kinds(op.attrs)
+        if item.keys() != known.keys():
             raise self.fail(
                 f"{op.name} has attributes {', '.join(sorted(item)) or 'none'}, expected "
                 f"{', '.join(sorted(known)) or 'none'}"
@@ -218,6 +219,12 @@ class _Reader:
             if isinstance(error, ModelFormatError):
                 raise
             raise self.fail(f"{op.name} has a wrong {name!r}, got {_short(item)}") from None
+
+
+@cache
+def _kinds(attrs: type) -> dict[str, str]:
+    """Return the types of an op's attributes by name."""
+    return {field.name: str(field.type) for field in fields(attrs)}
 
 
 def _read_int(reader: _Reader, item: Any) -> int:
