@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from tianyuan.kernel import BF16, PLAIN, Call, Kernel, Layouts
+from tianyuan.kernel import PLAIN, Call, Kernel, Layouts
 
 from .._tier import BF16_TIERS, Tier
 from . import _bf16 as b16
 from . import _conv_geometry as geo
+from ._element import element_of
 from .conv import depthwise, epilogue_form
 from .layouts import depthwise_layout
 
@@ -28,7 +29,8 @@ def _cost(call: Call) -> float:
 
 def kernels(tier: Tier) -> list[Kernel]:
     """Return the depthwise convolutions of a tier."""
-    image, found = b16.IMAGE, []
+    element = element_of(tier)
+    image, found = element.image, []
     for op, variant, rest, supports in (
         ("conv2d", "depthwise", (), depthwise),
         ("conv2d_fused", "depthwise", (PLAIN, image), partial(epilogue_form, False, depthwise)),
@@ -42,8 +44,7 @@ def kernels(tier: Tier) -> list[Kernel]:
             supports=supports,
             cost=_cost,
             dtypes=("float32",),
-            tolerance=b16.ROUNDING,
-            precision=BF16,
+            **element.described,
         )
         found.append(kernel)
     return found

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from tianyuan.kernel import BF16, PLAIN, Call, Kernel, Layouts
+from tianyuan.kernel import PLAIN, Call, Kernel, Layouts
 
 from .._tier import BF16_TIERS, Tier
 from . import _bf16 as b16
+from ._element import element_of
 from .layouts import activation_layout, serves
 
 TIERS = BF16_TIERS
@@ -27,8 +28,7 @@ def kernels(tier: Tier) -> list[Kernel]:
             layouts=Layouts((source,), (target,)),
             supports=serves(source, target),
             cost=_cost,
-            precision=BF16,
-            tolerance=b16.ROUNDING,
+            **element_of(tier).described,
         )
         for variant, source, target in (
             ("pack_nchw", PLAIN, b16.IMAGE),

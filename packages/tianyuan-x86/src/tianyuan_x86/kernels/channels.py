@@ -1,4 +1,4 @@
-"""Describe the kernels that move whole channels of blocked images."""
+"""Describe the kernels that move whole channels of blocked images, in either element."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from tianyuan.kernel import PLAIN, Call, Kernel, Layouts
 
 from .._tier import Tier
 from ._cost import memory_cost
-from .layouts import activation_layout
+from ._element import TIERS as TIERS
+from ._element import element_of
 
 
 def _channels(call: Call) -> str | None:
@@ -33,24 +34,23 @@ def _slice(call: Call) -> str | None:
     return None
 
 
-REASONS = {"take": _take, "concat": _concat, "slice": _slice}
+_REASONS = {"take": _take, "concat": _concat, "slice": _slice}
 
 
 def kernels(tier: Tier) -> list[Kernel]:
     """Return the channel kernels of a tier, which serve blocks of its own vector width."""
-    blocked = activation_layout(tier.lanes)
-    found = []
-    for op, supports in REASONS.items():
-        layouts = Layouts((blocked, PLAIN) if op == "take" else (blocked,), (blocked,))
-        dtypes = ("float32", "int32|int64") if op == "take" else ("float32",)
+    element = element_of(tier)
+    image, found = element.image, []
+    for op, supports in _REASONS.items():
         kernel = tier.kernel(
-            f"{op}_f32",
-            "channels",
+            f"{op}_{element.name}",
+            "blocked" if element.name == "bf16" else "channels",
             op,
-            dtypes=dtypes,
-            layouts=layouts,
+            dtypes=("float32", "int32|int64") if op == "take" else ("float32",),
+            layouts=Layouts((image, PLAIN) if op == "take" else (image,), (image,)),
             supports=supports,
-            cost=memory_cost,
+            cost=element.moving(memory_cost),
+            **element.described,
         )
         found.append(kernel)
     return found

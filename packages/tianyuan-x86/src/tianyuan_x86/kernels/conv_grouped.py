@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import numpy as np
-from tianyuan.kernel import BF16, PLAIN, Call, Kernel, Layout, Layouts
+from tianyuan.kernel import PLAIN, Call, Kernel, Layout, Layouts
 from tianyuan.shapes import Shape
 
 from .._tier import BF16_TIERS, LANES, Tier
 from . import _bf16 as b16
 from . import _conv_geometry as geo
-from .layouts import activation_layout
+from ._element import TIERS as TIERS
+from ._element import element_of
 
 GROUPS = (2, 3, 4, 8)  # a layout knows its weight's shape alone, so each count has its own
 _START = 1e-6  # seconds to enter the kernel and fill its tables
@@ -21,8 +21,6 @@ _RATE = {8: 8.0e10, 16: 1.0e11}
 _VALUES = 1.2e10
 _PAIR_RATE = 1.6e11
 _PAIR_VALUES = 8e10
-
-TIERS = (*LANES, *BF16_TIERS)
 
 
 def _layout(lanes: int, groups: int) -> str:
@@ -158,13 +156,11 @@ def _table_bytes(lanes: int, call: Call) -> int:
 def kernels(tier: Tier) -> list[Kernel]:
     """Return a kernel for each count of groups, plain and fused."""
     lanes, pairs = tier.lanes, tier.name in BF16_TIERS
-    more: dict[str, Any] = {}
+    element = element_of(tier)
+    image = element.image
     if pairs:
-        image, element = b16.IMAGE, "bf16"
         cost = partial(_cost, lanes, b16.vector_rate(tier, _PAIR_RATE), _PAIR_VALUES)
-        more = {"tolerance": b16.ROUNDING, "precision": BF16}
     else:
-        image, element = activation_layout(lanes), "f32"
         cost = partial(_cost, lanes, _RATE[lanes], _VALUES)
     found = []
     for groups in GROUPS:
@@ -172,7 +168,7 @@ def kernels(tier: Tier) -> list[Kernel]:
         supports = partial(_supports_pairs, groups) if pairs else partial(_supports, lanes, groups)
         for op, rest in (("conv2d", ()), ("conv2d_fused", (PLAIN, image))):
             kernel = tier.kernel(
-                f"{op}_{element}",
+                f"{op}_{element.name}",
                 f"grouped_{groups}",
                 op,
                 dtypes=("float32",),
@@ -180,7 +176,7 @@ def kernels(tier: Tier) -> list[Kernel]:
                 supports=supports,
                 cost=cost,
                 workspace=partial(_table_bytes, lanes),
-                **more,
+                **element.described,
             )
             found.append(kernel)
     return found

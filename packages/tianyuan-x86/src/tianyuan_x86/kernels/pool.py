@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 from tianyuan.kernel import PLAIN, Call, Kernel, Layouts
 
-from .._tier import Tier
+from .._tier import LANES, Tier
 from ._cost import START, memory_cost
-from .layouts import activation_layout
+from ._element import TIERS as TIERS
+from ._element import element_of
 
 _ROOM = 64  # floats behind the padded row of max pooling, as in native/kernels/pool.cpp
 
@@ -34,7 +35,7 @@ def _row_bytes(call: Call) -> int:
     return max(1, call.threads) * width * 4
 
 
-def window_cost(nanoseconds: float) -> Callable[[Call], float]:
+def _window_cost(nanoseconds: float) -> Callable[[Call], float]:
     """Return a cost function: memory traffic, and time for each value of each window."""
 
     def cost(call: Call) -> float:
@@ -49,7 +50,7 @@ def window_cost(nanoseconds: float) -> Callable[[Call], float]:
     return cost
 
 
-def averages_images(call: Call) -> str | None:
+def _averages_images(call: Call) -> str | None:
     """Refuse all but the mean of images over both axes."""
     axes = tuple(int(axis) for axis in call.attrs.axes)
     if call.inputs[0].ndim != 4 or axes != (2, 3):
@@ -57,14 +58,14 @@ def averages_images(call: Call) -> str | None:
     return None
 
 
-def to_one_pixel(call: Call) -> str | None:
+def _to_one_pixel(call: Call) -> str | None:
     """Refuse all but pooling to one pixel."""
     if tuple(int(n) for n in call.attrs.size) != (1, 1):
         return "serves pooling to one pixel"
     return None
 
 
-def average_cost(call: Call) -> float:
+def _average_cost(call: Call) -> float:
     """Return the seconds of averaging whole images."""
     return memory_cost(call) + START
 
@@ -88,49 +89,44 @@ def _plain(tier: Tier) -> list[Kernel]:
             "planes",
             op,
             dtypes=("float32",),
-            cost=window_cost(nanoseconds),
+            cost=_window_cost(nanoseconds),
             workspace=room,
         )
         for op, (room, nanoseconds) in rooms.items()
     ]
     return found + [
-        tier.kernel(f"{op}_f32", "planes", op, dtypes=("float32",), cost=window_cost(1.0))
+        tier.kernel(f"{op}_f32", "planes", op, dtypes=("float32",), cost=_window_cost(1.0))
         for op in without
     ]
 
 
 def _blocked(tier: Tier) -> list[Kernel]:
-    blocked = activation_layout(tier.lanes)
-    floats = ("float32",)
-    same = Layouts((blocked,), (blocked,))
+    element = element_of(tier)
+    image, window = element.image, element.moving(_window_cost(0.03))
+    average = element.moving(_average_cost)
+    same, to_plain = Layouts((image,), (image,)), Layouts((image,), (PLAIN,))
+    common = {"dtypes": ("float32",), **element.described}
     found = [
-        tier.kernel(f"{op}_f32", "blocked", op, dtypes=floats, layouts=same, cost=window_cost(0.03))
+        tier.kernel(f"{op}_{element.name}", "blocked", op, layouts=same, cost=window, **common)
         for op in ("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d")
     ]
-    to_plain = Layouts((blocked,), (PLAIN,))
-    return [
-        *found,
+    return found + [
         tier.kernel(
-            "mean_f32",
-            "blocked_images",
-            "mean",
-            dtypes=floats,
+            f"{op}_{element.name}",
+            variant,
+            op,
             layouts=to_plain,
-            supports=averages_images,
-            cost=average_cost,
-        ),
-        tier.kernel(
-            "adaptive_avg_pool2d_f32",
-            "blocked_to_plain",
-            "adaptive_avg_pool2d",
-            dtypes=floats,
-            layouts=to_plain,
-            supports=to_one_pixel,
-            cost=average_cost,
-        ),
+            supports=supports,
+            cost=average,
+            **common,
+        )
+        for op, variant, supports in (
+            ("mean", "blocked_images", _averages_images),
+            ("adaptive_avg_pool2d", "blocked_to_plain", _to_one_pixel),
+        )
     ]
 
 
 def kernels(tier: Tier) -> list[Kernel]:
     """Return the pooling kernels of a tier."""
-    return [*_plain(tier), *_blocked(tier)]
+    return [*(_plain(tier) if tier.name in LANES else ()), *_blocked(tier)]
