@@ -24,14 +24,14 @@ struct Scratch {
 int64_t tiles_of(int64_t rows) { return (rows + TILE_ROWS - 1) / TILE_ROWS; }
 
 int64_t floats_of(const Attention &a) {
-  const int64_t rows = least(a.rows, ROWS), keys = least(round_up(a.keys, TILE_LANES), KEYS);
+  const int64_t rows = lesser(a.rows, ROWS), keys = lesser(round_up(a.keys, TILE_LANES), KEYS);
   const int64_t tail = a.width % TILE_LANES ? static_cast<int64_t>(TILE_LANES) : 0;
   return keys * (a.depth + tail + TILE_ROWS) + rows * round_up(a.width, TILE_LANES) +
          2 * VF * tiles_of(rows);
 }
 
 Scratch scratch_of(const Attention &a, float *memory) {
-  const int64_t rows = least(a.rows, ROWS), keys = least(round_up(a.keys, TILE_LANES), KEYS);
+  const int64_t rows = lesser(a.rows, ROWS), keys = lesser(round_up(a.keys, TILE_LANES), KEYS);
   const int64_t tail = a.width % TILE_LANES ? static_cast<int64_t>(TILE_LANES) : 0;
   Scratch s;
   s.keys = memory;
@@ -51,7 +51,7 @@ struct Block {
 void pack_keys(const Attention &a, const Block &block, const Scratch &s) {
   for (int64_t j = 0; j < block.count; j += TILE_LANES)
     pack_b_columns(s.keys + j * a.depth, a.key + (block.first + j) * a.depth, a.depth,
-                   least(TILE_LANES, block.count - j), a.depth);
+                   lesser(TILE_LANES, block.count - j), a.depth);
   const vf scale = vset1(a.scale);
   const int64_t size = round_up(block.count, TILE_LANES) * a.depth;
   for (int64_t i = 0; i < size; i += VF) vstore(s.keys + i, vmul(vload(s.keys + i), scale));
@@ -79,7 +79,7 @@ void score_thin(const Attention &a, const Tile &tile, const Block &block, int64_
   for (int64_t i = 0; i < tile.height * a.depth; ++i) s.keys[i] = query[i] * a.scale;
   for (int64_t j = 0; j < count; j += TILE_LANES)
     multiply_dots(s.keys, a.depth, tile.height, a.key + (block.first + j) * a.depth, a.depth,
-                  least(TILE_LANES, count - j), a.depth, s.scores + j * tile.height, TILE_LANES);
+                  lesser(TILE_LANES, count - j), a.depth, s.scores + j * tile.height, TILE_LANES);
 }
 
 // Scores of a tile, in panels [TILE_LANES keys][row][key].
@@ -112,7 +112,7 @@ TY_INLINE float mask_row(const Attention &a, const Tile &tile, int64_t r, const 
     float *at =
         scores + j / TILE_LANES * TILE_LANES * tile.height + r * TILE_LANES + j % TILE_LANES;
     vf x = vload(at);
-    const int64_t some = j < count ? least(VF, count - j) : 0;
+    const int64_t some = j < count ? lesser(VF, count - j) : 0;
     if (masks && some > 0) x = masked(a, tile.row + r, block.first + j, some, x);
     if (some < VF) x = vselect(vtail_mask(vtail_of(some)), x, vneg(vinf()));
     if (masks || some < VF) vstore(at, x);
@@ -199,7 +199,7 @@ void accumulate(const Attention &a, const Tile &tile, const Block &block, int64_
     t.c = tile.sums + j * tile.height;
     for (int64_t i = 0; i < t.n_segments; ++i)
       segments[i] = {i * TILE_LANES * tile.height, i * TILE_LANES * t.b_step,
-                     least(TILE_LANES, count - i * TILE_LANES)};
+                     lesser(TILE_LANES, count - i * TILE_LANES)};
     const int vectors = a.width - j > VF ? 2 : 1;
     tile_of(TILE_STRIDED, 1, static_cast<int>(tile.height), vectors)(&t);
   }
@@ -220,7 +220,7 @@ void rescale(const Attention &a, const Tile &tile, int64_t r, float factor) {
 
 void attend(const Attention &a, const Tile &tile, const Block &block, const Scratch &s) {
   int64_t count = block.count;
-  if (a.causal) count = least(count, tile.row + tile.height - block.first);
+  if (a.causal) count = lesser(count, tile.row + tile.height - block.first);
   if (count <= 0) return;
   score(a, tile, block, count, s);
   const bool hides = a.causal || a.truth, masks = hides || a.added;
@@ -257,7 +257,7 @@ void finish(const Attention &a, const Tile &tile) {
 // Rows [begin, end) of one item.
 void run_rows(const Attention &a, int64_t begin, int64_t end, const Scratch &s) {
   const int64_t rows = end - begin, tiles = tiles_of(rows);
-  const int64_t keys = a.causal ? least(a.keys, end) : a.keys;
+  const int64_t keys = a.causal ? lesser(a.keys, end) : a.keys;
   const int64_t wide = round_up(a.width, TILE_LANES);
   const auto tile_at = [&](int64_t i) {
     const int64_t first = rows * i / tiles;
@@ -265,7 +265,7 @@ void run_rows(const Attention &a, int64_t begin, int64_t end, const Scratch &s) 
                 s.best + i * VF, s.total + i * VF};
   };
   for (int64_t at = 0; at < keys; at += KEYS) {
-    const Block block = {at, least(KEYS, keys - at), at == 0};
+    const Block block = {at, lesser(KEYS, keys - at), at == 0};
     pack_block(a, block, s);
     for (int64_t i = 0; i < tiles; ++i) attend(a, tile_at(i), block, s);
   }
@@ -285,7 +285,7 @@ int attention(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, co
   // Few items are cut further, so that every thread gets some rows.
   int64_t parts = (a.rows + ROWS - 1) / ROWS;
   const int64_t wanted = (ctx->threads + a.batch - 1) / a.batch;
-  if (parts < wanted) parts = least(wanted, tiles_of(a.rows));
+  if (parts < wanted) parts = lesser(wanted, tiles_of(a.rows));
   const double work = 2.0 * static_cast<double>(a.rows / parts + 1) * static_cast<double>(a.keys) *
                       static_cast<double>(a.depth + a.width + 1);
   const int64_t grain = work > 2e5 ? 1 : static_cast<int64_t>(2e5 / work) + 1;

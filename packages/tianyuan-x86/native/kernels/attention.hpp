@@ -21,9 +21,6 @@ struct Attention {
   int64_t batch, extents[TY_MAX_DIMS], strides[4][TY_MAX_DIMS];
 };
 
-TY_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-TY_INLINE int64_t round_up(int64_t a, int64_t to) { return (a + to - 1) / to * to; }
-
 // The largest lane; lanes must not be NaN.
 TY_INLINE float largest(vf a) {
 #if TY_VF == 16

@@ -86,7 +86,7 @@ void score(const Attention &a, const Block &b, const Scratch &s) {
   for (int64_t r = 0; r < b.rows; ++r)
     for (int64_t j = 0; j < b.keys; j += VF) {
       float *at = s.scores + r * KEYS + j;
-      const int64_t some = least(VF, b.keys - j);
+      const int64_t some = lesser(VF, b.keys - j);
       vf x = vmul(vload(at), scale);
       if (masks) x = masked(a, b.row + r, b.key + j, some, x);
       vstore(at, some < VF ? vselect(vtail_mask(vtail_of(some)), x, lowest) : x);
@@ -165,17 +165,17 @@ void run_item(const Backward &w, const Scratch &s) {
   memset(w.of_key, 0, static_cast<size_t>(a.keys * a.depth) * sizeof(float));
   memset(w.of_value, 0, static_cast<size_t>(a.keys * a.width) * sizeof(float));
   for (int64_t row = 0; row < a.rows; row += ROWS) {
-    const int64_t rows = least(ROWS, a.rows - row);
-    const int64_t keys = a.causal ? least(a.keys, row + rows) : a.keys;
+    const int64_t rows = lesser(ROWS, a.rows - row);
+    const int64_t keys = a.causal ? lesser(a.keys, row + rows) : a.keys;
     start_rows(w, row, rows, s);
     for (int64_t key = 0; key < keys; key += KEYS) {
-      const Block b = {row, rows, key, least(KEYS, keys - key)};
+      const Block b = {row, rows, key, lesser(KEYS, keys - key)};
       score(a, b, s);
       count_block(b, s);
     }
     for (int64_t r = row; r < row + rows; ++r) s.factor[r] = 1.0f / s.factor[r];
     for (int64_t key = 0; key < keys; key += KEYS) {
-      const Block b = {row, rows, key, least(KEYS, keys - key)};
+      const Block b = {row, rows, key, lesser(KEYS, keys - key)};
       if (keys > KEYS) score(a, b, s);
       add_block(w, b, s);
     }

@@ -10,9 +10,6 @@ namespace {
 
 enum { PANEL = 2 * VF };
 
-TY_INLINE int64_t round_up(int64_t a, int64_t to) { return (a + to - 1) / to * to; }
-TY_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 struct Attention {
   int64_t rows, keys, depth, width;  // extents of queries, keys, their vectors and the values
   float scale;
@@ -76,7 +73,7 @@ void pack_keys(const Attention &a, float *to) {
                        : vzero();
       }
       vtranspose(block);
-      for (int64_t p = 0; p < least(VF, pairs - i / 2); ++p)
+      for (int64_t p = 0; p < lesser(VF, pairs - i / 2); ++p)
         vstore(panel + (i / 2 + p) * PANEL, block[p]);
     }
   }
@@ -209,7 +206,7 @@ int attention(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, co
   }
   // Few items are cut further, so that every thread gets some rows.
   const int64_t parts =
-      batch < ctx->threads ? least((ctx->threads + batch - 1) / batch, a.rows) : 1;
+      batch < ctx->threads ? lesser((ctx->threads + batch - 1) / batch, a.rows) : 1;
   const int64_t per_slot = bytes_of(a);
   const auto data = [&](int i, int64_t item) {
     return static_cast<const float *>(inputs[i].data) +

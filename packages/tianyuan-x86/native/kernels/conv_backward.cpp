@@ -117,12 +117,8 @@ void transpose_gradient(const WeightGrad &w, float *to, const float *g, int64_t 
     const int64_t o = tile * TILE_LANES + lane;
     for (int64_t i = 0; i < pixels; i += VF) {
       const int64_t some = lesser(VF, pixels - i);
-      const vtail tail = vtail_of(some);
       vf block[VF];
-#pragma GCC unroll 16
-      for (int r = 0; r < VF; ++r)
-        block[r] = o + r < w.o ? vload_tail(g + (o + r) * pixels + i, tail) : vzero();
-      vtranspose(block);
+      vload_columns(block, g + o * pixels + i, pixels, w.o - o, some);
       for (int64_t r = 0; r < some; ++r) vstore(to + (i + r) * TILE_LANES + lane, block[r]);
     }
   }

@@ -28,16 +28,14 @@ typedef int16_t Operand;
 enum { Q8_FLIPS = 1 };
 #endif
 
-TY_INLINE int64_t q8_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
-
 // Channels that a pixel of a channels-last image takes.
-TY_INLINE int64_t q8_channels(int64_t c) { return c <= 4 ? 4 : q8_up(c, 16); }
+TY_INLINE int64_t q8_channels(int64_t c) { return c <= 4 ? 4 : round_up(c, 16); }
 
 // Rows of four terms of a panel, without that of the sums: they are cut into the fewest equal steps
 // of at most 16, which is what a tile holds.
 TY_INLINE int64_t q8_panel_rows(int64_t k4) {
   const int64_t steps = ceil_div(k4, 16);
-  return steps == 0 ? 0 : q8_up(k4, steps);
+  return steps == 0 ? 0 : round_up(k4, steps);
 }
 TY_INLINE int64_t q8_panel_bytes(int64_t k4) { return (q8_panel_rows(k4) + 1) * 64; }
 
@@ -234,7 +232,7 @@ struct Q8Given {
   int64_t n_multipliers, n_w_zeros, o;
   int32_t w_shift;  // what was added to the second operand and thus to its zero points
 };
-TY_INLINE int64_t q8_columns_bytes(int64_t o) { return q8_up(4 * (o + 32), 64); }
+TY_INLINE int64_t q8_columns_bytes(int64_t o) { return round_up(4 * (o + 32), 64); }
 void q8_fill_columns(const Q8Columns &to, const Q8Given &given);
 
 // The largest of o multipliers and of those that fill the last vector.
@@ -299,7 +297,7 @@ struct Q8Scratch {
   char *next;
   void *take(int64_t bytes) {
     void *found = next;
-    next += q8_up(bytes, 64);
+    next += round_up(bytes, 64);
     return found;
   }
 };

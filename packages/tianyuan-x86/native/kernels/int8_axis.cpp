@@ -28,7 +28,7 @@ Table table_of(const Attrs &a, const ty_tensor &x, void *workspace) {
   Q8Scratch scratch = {static_cast<char *>(workspace)};
   t.scale = static_cast<float *>(scratch.take(q8_columns_bytes(t.channels)));
   t.zero = static_cast<int32_t *>(scratch.take(q8_columns_bytes(t.channels)));
-  for (int64_t c = 0; c < q8_up(t.channels, 16); ++c) {
+  for (int64_t c = 0; c < round_up(t.channels, 16); ++c) {
     t.scale[c] = c < t.channels ? static_cast<float>(scales[c]) : 1.0f;
     t.zero[c] = c < t.channels ? static_cast<int32_t>(zeros[c]) : 0;
   }

@@ -24,10 +24,10 @@ struct Q8Gather {
 // Pixels that are gathered at once: their terms stay in the second cache.
 TY_INLINE int64_t q8_gathered(int64_t k4, int64_t pixels) {
   const int64_t fit = (512 << 10) / (q8_row_room(k4) + 1) / 32 * 32;
-  return lesser(fit < 64 ? 64 : lesser(fit, 1024), q8_up(pixels, 32));
+  return lesser(fit < 64 ? 64 : lesser(fit, 1024), round_up(pixels, 32));
 }
 TY_INLINE int64_t q8_stage_bytes(int64_t k4, int64_t pixels) {
-  return q8_up(q8_gathered(k4, pixels) * q8_row_room(k4) + 64, 64);
+  return round_up(q8_gathered(k4, pixels) * q8_row_room(k4) + 64, 64);
 }
 
 // Writes the terms of the pixels [begin, end) of all images, in the order of packed weights, to

@@ -288,7 +288,7 @@ void fill_tables(const Depthwise &d, int64_t channels, const int32_t *given,
 // or three times where a zero point is -128.
 void centre_weights(const Q8ConvShape &s, const int64_t *zeros, bool several, const int8_t *from,
                     int64_t fours, int64_t copies, int8_t *to) {
-  const int64_t per_column = q8_up(s.kh, 4);
+  const int64_t per_column = round_up(s.kh, 4);
   for (int64_t c0 = 0; c0 < s.c; c0 += 64) {
     int32_t sums[64] = {};
     for (int64_t at = 0; at < fours * 256; ++at) {
@@ -317,7 +317,7 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   const Q8ConvShape s = q8_conv_shape(a, inputs, outputs[0]);
   if (s.n * s.o * s.oh * s.ow == 0) return 0;
   const bool is_signed = inputs[0].dtype == TY_INT8;
-  const int64_t per_column = q8_up(s.kh, 4), all = q8_up(s.c, 64);
+  const int64_t per_column = round_up(s.kh, 4), all = round_up(s.c, 64);
   Q8Scratch scratch = {static_cast<char *>(workspace)};
   Depthwise d = {};
   const int64_t *w_zeros = TY_INTS(&a, a.w_zero_points);

@@ -26,7 +26,7 @@ TY_INLINE int64_t within(int64_t value, int64_t most) {
 
 void q8_gather(const Q8Gather &g, uint8_t *to, int64_t begin, int64_t end, int64_t row_bytes) {
   const Q8ConvShape &s = g.shape;
-  const int64_t channels = q8_channels(s.c), group_c = s.c / s.groups, room = q8_up(group_c, 4);
+  const int64_t channels = q8_channels(s.c), group_c = s.c / s.groups, room = round_up(group_c, 4);
   const bool joined = s.groups == 1 && s.dw == 1 && room == channels;
   const __m512i zero = _mm512_set1_epi8(static_cast<char>(g.zero));
   int64_t ox = begin % s.ow, oy = begin / s.ow % s.oh, image = begin / (s.ow * s.oh);

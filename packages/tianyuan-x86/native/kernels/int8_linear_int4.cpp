@@ -269,7 +269,7 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   p.scale = static_cast<const float *>(inputs[2].data);
   p.bias = a.has_bias ? static_cast<const float *>(inputs[3].data) : nullptr;
   p.y = static_cast<float *>(outputs[0].data);
-  p.row = q8_up(p.k8 * PLANE_WORDS, 16);
+  p.row = round_up(p.k8 * PLANE_WORDS, 16);
   const int64_t all = size / p.o, blocks = ceil_div(p.o, 16), items = ceil_div(blocks, BLOCKS);
   const int64_t chunk = lesser(all, CHUNK);
   Q8Scratch scratch = {static_cast<char *>(workspace)};

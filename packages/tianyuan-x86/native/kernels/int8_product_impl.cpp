@@ -234,7 +234,7 @@ void q8_run(const ty_ctx *ctx, const Q8Plan &given) {
   // Two pieces for each thread, at least.
   if (ctx->threads > 1) {
     const int64_t wanted = ceil_div(2 * ctx->threads, groups);
-    chunk = lesser(chunk, q8_up(ceil_div(pixels, wanted), WHOLE_ROWS / 2));
+    chunk = lesser(chunk, round_up(ceil_div(pixels, wanted), WHOLE_ROWS / 2));
   }
   const int64_t chunks = ceil_div(pixels, chunk);
   const int64_t items = groups * chunks;

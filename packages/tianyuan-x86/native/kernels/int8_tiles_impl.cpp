@@ -36,7 +36,7 @@ Positions positions_of(const Q8Plan &p, int32_t threads) {
   }
   const int64_t most = p.gather != nullptr ? q8_gathered(p.k4, found.count) : 1024;
   const int64_t chunks = ceil_div(found.count, most);
-  found.chunk = q8_up(ceil_div(found.count, chunks), BLOCK_ROWS);
+  found.chunk = round_up(ceil_div(found.count, chunks), BLOCK_ROWS);
   // Two pieces for each thread; what is gathered serves as many outputs as may be.
   if (threads > 1)
     found.splits = lesser(ceil_div(2 * threads, found.parts * chunks), ceil_div(p.o, 64));
@@ -170,7 +170,7 @@ void multiply(Work &work, const uint8_t *a, int64_t pixel, int64_t first, int64_
   if (HEIGHT == 2) tile_load<2>(p.bias + o, 0);
   if (HEIGHT == 2 && BLOCKS == 2) tile_load<3>(p.bias + o + 16, 0);
   const int left = work.waiting.rows - work.waiting.done;
-  const int share = static_cast<int>(q8_up(ceil_div(left, work.steps > 0 ? work.steps : 1), 4));
+  const int share = static_cast<int>(round_up(ceil_div(left, work.steps > 0 ? work.steps : 1), 4));
   for (int64_t run = 0; run < p.n_runs; ++run) {
     const uint8_t *x = a + p.runs[run].offset;
     for (int64_t k = 0; k < p.runs[run].k4; k += step) {
@@ -277,7 +277,7 @@ void q8_run(const ty_ctx *ctx, const Q8Plan &given) {
                                     (p.residual.data == nullptr || residual < 1048576.0f));
   const Positions all = positions_of(p, ctx->threads);
   const int64_t chunks = ceil_div(all.count, all.chunk);
-  const int64_t outputs = q8_up(ceil_div(p.o, all.splits), BLOCK_OUTPUTS);
+  const int64_t outputs = round_up(ceil_div(p.o, all.splits), BLOCK_OUTPUTS);
   const int64_t step = q8_even_step(p.runs[0].k4), k4 = p.runs[0].k4 * p.n_runs;
   const int64_t row_room = q8_row_room(p.k4), work_of_item = all.chunk * outputs * k4;
   ty_parallel(

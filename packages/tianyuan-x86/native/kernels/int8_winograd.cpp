@@ -43,7 +43,7 @@ struct Wino {
 void plan_tiles(Wino *w, int64_t threads) {
   const Q8ConvShape &s = w->s;
   w->channels = q8_channels(s.c);
-  w->c_room = q8_up(s.c, WINO_LANES);
+  w->c_room = round_up(s.c, WINO_LANES);
   w->pairs = ceil_div(s.c, 4) * 2;
   w->o_blocks = ceil_div(s.o, 16);
   w->panel = WINO_FREQUENCIES * w->pairs * 64;
@@ -54,7 +54,7 @@ void plan_tiles(Wino *w, int64_t threads) {
   int64_t fit = L2_BYTES / bytes;
   if (fit < FEWEST_TILES) fit = FEWEST_TILES;
   w->blocks = ceil_div(w->tiles, fit);
-  if (w->blocks > 1) w->blocks = q8_up(w->blocks, threads);
+  if (w->blocks > 1) w->blocks = round_up(w->blocks, threads);
   w->block = ceil_div(w->tiles, w->blocks);
   w->blocks = ceil_div(w->tiles, w->block);
   w->v_row = w->c_room;

@@ -46,6 +46,7 @@ __attribute__((format(printf, 2, 3), unused, cold)) static int ty_fail(const ty_
 }
 
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static inline int64_t round_up(int64_t a, int64_t to) { return ceil_div(a, to) * to; }
 static inline int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t greater(int64_t a, int64_t b) { return a > b ? a : b; }
 

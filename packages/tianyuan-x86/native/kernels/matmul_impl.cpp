@@ -13,21 +13,14 @@ enum { LINE = 16 };             // floats of a cache line
 enum { BY_ROWS = 1024 * 128 };  // floats of a packed b that stays in the second-level cache
 enum { WIDE = 512 };            // columns from which on it pays to write c row by row
 
-TY_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-TY_INLINE int64_t round_up(int64_t a, int64_t to) { return (a + to - 1) / to * to; }
-
 // One panel of rows that lie contiguous, transposed in registers. Whole vectors are stored, the
 // next over what is too much of the last, since stores of some lanes are slow; so up to VF - 1
 // floats behind the panel change.
 void pack_a_rows(float *to, const float *a, int64_t a_row, int64_t height, int64_t depth) {
   for (int64_t k = 0; k < depth; k += VF) {
-    const int64_t some = least(VF, depth - k);
-    const vtail tail = vtail_of(some);
+    const int64_t some = lesser(VF, depth - k);
     vf block[VF];
-#pragma GCC unroll 16
-    for (int r = 0; r < VF; ++r)
-      block[r] = r < height ? vload_tail(a + r * a_row + k, tail) : vzero();
-    vtranspose(block);
+    vload_columns(block, a + k, a_row, height, some);
     for (int64_t r = 0; r < some; ++r) vstore(to + (k + r) * height, block[r]);
   }
 }
@@ -156,7 +149,7 @@ TY_INLINE bool fetch_ahead(const Gemm &g, const Block &block, int64_t j, int64_t
     t->line_step = g.b_step;
     return at < TILE_LANES / LINE;
   }
-  const int64_t columns = g.b_step == 1 ? least(TILE_LANES, block.cols - j - TILE_LANES) : 0;
+  const int64_t columns = g.b_step == 1 ? lesser(TILE_LANES, block.cols - j - TILE_LANES) : 0;
   for (int64_t c = columns * at / tiles; c < columns * (at + 1) / tiles; ++c)
     for (int64_t k = 0; k < block.depth; k += LINE)
       __builtin_prefetch(next + c * g.b_column + k, 0, 2);
@@ -236,14 +229,14 @@ void multiply_block(const Gemm &g, const Block &block, const float *a, float *b)
   if (block.by_rows) {
     for (int64_t at = 0; at < tiles.count; ++at)
       for (int64_t j = 0; j < block.cols; j += TILE_LANES) {
-        const int64_t cols = least(TILE_LANES, block.cols - j);
+        const int64_t cols = lesser(TILE_LANES, block.cols - j);
         set_panel(&tiles, j, cols);
         multiply_tile(&tiles, j, cols, at);
       }
     return;
   }
   for (int64_t j = 0; j < block.cols; j += TILE_LANES) {
-    const int64_t cols = least(TILE_LANES, block.cols - j);
+    const int64_t cols = lesser(TILE_LANES, block.cols - j);
     if (block.by_panel) pack_b_panel(b, g, block.k0, block.j0 + j, cols, block.depth);
     set_panel(&tiles, j, cols);
     for (int64_t at = 0; at < tiles.count; ++at) multiply_tile(&tiles, j, cols, at);
@@ -253,7 +246,7 @@ void multiply_block(const Gemm &g, const Block &block, const float *a, float *b)
 // Packs the panels of b that the block cannot read in place: all, or a last narrow one.
 void pack_b(float *to, const Gemm &g, const Block &block) {
   for (int64_t j = 0; j < block.cols; j += TILE_LANES) {
-    const int64_t cols = least(TILE_LANES, block.cols - j);
+    const int64_t cols = lesser(TILE_LANES, block.cols - j);
     if (block.packed_b)
       pack_b_panel(to + j * block.depth, g, block.k0, block.j0 + j, cols, block.depth);
     else if (cols < TILE_LANES)
@@ -293,9 +286,9 @@ void multiply_row(const Gemm &g) {
 }
 
 int64_t gemm_workspace(int64_t m, int64_t n, int64_t k) {
-  const int64_t depth = least(k, BLOCK_K);
-  const int64_t cols = least(round_up(n, TILE_LANES), BLOCK_N);
-  return round_up((least(m, BLOCK_M) + cols) * depth, 16) + 16;
+  const int64_t depth = lesser(k, BLOCK_K);
+  const int64_t cols = lesser(round_up(n, TILE_LANES), BLOCK_N);
+  return round_up((lesser(m, BLOCK_M) + cols) * depth, 16) + 16;
 }
 
 void gemm(const Gemm &g, float *workspace) {
@@ -303,7 +296,7 @@ void gemm(const Gemm &g, float *workspace) {
   const int64_t depth = (g.k + blocks - 1) / blocks;
   float *const packed_b = workspace;
   float *const packed_a =
-      workspace + round_up(least(round_up(g.n, TILE_LANES), BLOCK_N) * depth, 16);
+      workspace + round_up(lesser(round_up(g.n, TILE_LANES), BLOCK_N) * depth, 16);
   Block block = {};
   // Packing pays once a panel is read several times; rows of a that lie a power of two apart would
   // evict one another from the first-level cache.
@@ -312,17 +305,17 @@ void gemm(const Gemm &g, float *workspace) {
   block.packed_b = g.b_column != 1 || g.m > 3 * TILE_ROWS;
   block.by_panel = !g.packed && block.packed_b && g.m <= BLOCK_M;
   for (block.j0 = 0; block.j0 < g.n; block.j0 += BLOCK_N) {
-    block.cols = least(BLOCK_N, g.n - block.j0);
+    block.cols = lesser(BLOCK_N, g.n - block.j0);
     block.by_rows = !g.packed && block.packed_b && !block.by_panel && block.cols >= WIDE &&
                     block.cols * depth <= BY_ROWS;
     for (int64_t at = 0; at < blocks; ++at) {
       block.k0 = at * depth;
-      block.depth = least(depth, g.k - block.k0);
+      block.depth = lesser(depth, g.k - block.k0);
       block.first = at == 0;
       block.last = at == blocks - 1;
       if (!g.packed && !block.by_panel) pack_b(packed_b, g, block);
       for (block.i0 = 0; block.i0 < g.m; block.i0 += BLOCK_M) {
-        block.rows = least(BLOCK_M, g.m - block.i0);
+        block.rows = lesser(BLOCK_M, g.m - block.i0);
         if (block.packed_a)
           pack_a(packed_a, g.a + block.i0 * g.a_row + block.k0 * g.a_step, g.a_row, g.a_step,
                  block.rows, block.depth);

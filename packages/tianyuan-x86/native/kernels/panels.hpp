@@ -1,6 +1,7 @@
 // Packs panels of TILE_LANES columns, k-major, as the tile reads them.
 #pragma once
 
+#include "kernel.hpp"
 #include "tile.hpp"
 
 namespace TY_ISA {
@@ -22,12 +23,8 @@ static inline void pack_b_columns(float *to, const float *b, int64_t b_column, i
   for (int64_t j = 0; j < TILE_LANES; j += VF) {
     for (int64_t k = 0; k < depth; k += VF) {
       const int64_t some = depth - k < VF ? depth - k : static_cast<int64_t>(VF);
-      const vtail tail = vtail_of(some);
       vf block[VF];
-#pragma GCC unroll 16
-      for (int r = 0; r < VF; ++r)
-        block[r] = j + r < cols ? vload_tail(b + (j + r) * b_column + k, tail) : vzero();
-      vtranspose(block);
+      vload_columns(block, b + j * b_column + k, b_column, cols - j, some);
       for (int r = 0; r < some; ++r) vstore(to + (k + r) * TILE_LANES + j, block[r]);
     }
   }

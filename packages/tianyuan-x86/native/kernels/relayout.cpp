@@ -29,12 +29,8 @@ void pack_channels(const ty_ctx *ctx, element *to, const float *from, int64_t im
   for_blocks(ctx, images, channels, pixels, [&](int64_t plane, int64_t blocked, int64_t valid) {
     for (int64_t i = 0; i < pixels; i += VF) {
       const int64_t some = lesser(VF, pixels - i);
-      const vtail tail = vtail_of(some);
       vf block[VF];
-#pragma GCC unroll 16
-      for (int r = 0; r < VF; ++r)
-        block[r] = r < valid ? vload_tail(from + plane + r * pixels + i, tail) : vzero();
-      vtranspose(block);
+      vload_columns(block, from + plane + i, pixels, valid, some);
       for (int64_t r = 0; r < some; ++r) vstore_element(to + blocked + (i + r) * VF, block[r]);
     }
   });

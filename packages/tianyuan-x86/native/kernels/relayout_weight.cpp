@@ -15,12 +15,8 @@ void pack_rows(float *to, const float *from, const WeightForm &form, int64_t o0,
   const float *rows = from + o0 * form.o_step + c0 * form.c_step;
   for (int64_t q = 0; q < count; q += VF) {
     const int64_t some = lesser(VF, count - q);
-    const vtail tail = vtail_of(some);
     vf block[VF];
-#pragma GCC unroll 16
-    for (int r = 0; r < VF; ++r)
-      block[r] = r < outputs ? vload_tail(rows + r * form.o_step + q, tail) : vzero();
-    vtranspose(block);
+    vload_columns(block, rows + q, form.o_step, outputs, some);
     int64_t c = q / form.kernel, k = q % form.kernel;
     for (int64_t i = 0; i < some; ++i) {
       vstore(to + (k * VF + c) * VF, block[i]);

@@ -110,4 +110,14 @@ TY_INLINE void vtranspose(vf *r) {
 #endif
 }
 
+// Columns of up to VF rows that lie `step` floats apart: `columns` vectors, at most VF, whose lanes
+// behind the last row are zero.
+TY_INLINE void vload_columns(vf *to, const float *from, int64_t step, int64_t rows,
+                             int64_t columns) {
+  const vtail tail = vtail_of(columns);
+#pragma GCC unroll 16
+  for (int r = 0; r < VF; ++r) to[r] = r < rows ? vload_tail(from + r * step, tail) : vzero();
+  vtranspose(to);
+}
+
 }  // namespace TY_ISA
