@@ -237,6 +237,15 @@ def _read_int(reader: _Reader, item: Any) -> int:
     return item
 
 
+def _read_ints(reader: _Reader, item: Any) -> tuple[int, ...]:
+    if not isinstance(item, list):
+        raise TypeError
+    # Zero points come in thousands, and are most often plain.
+    if set(map(type, item)) == {int} and min(item) > -(2**63) and max(item) < 2**63:
+        return tuple(item)
+    return tuple(_read_int(reader, part) for part in item)
+
+
 def _read_float(reader: _Reader, item: Any) -> float:
     return float.fromhex(item["float"])
 
@@ -265,22 +274,13 @@ def _read_dtype(reader: _Reader, item: Any) -> str:
     return str(item)
 
 
-def _tuple_of(read: Callable[[_Reader, Any], Any]) -> Callable[[_Reader, Any], Any]:
-    def read_all(reader: _Reader, item: Any) -> Any:
-        if not isinstance(item, list):
-            raise TypeError
-        return tuple(read(reader, part) for part in item)
-
-    return read_all
-
-
 _ATTR_READERS: dict[str, Callable[[_Reader, Any], Any]] = {
     "int": _read_int,
     "float": _read_float,
     "bool": _read_bool,
     "str": _read_str,
     "DTypeName": _read_dtype,
-    "Ints": _tuple_of(_read_int),
+    "Ints": _read_ints,
     "Floats": _read_floats,
 }
 

@@ -109,7 +109,7 @@ def check_length(op: str, what: str, values: Sequence[Any], counts: Sequence[int
 def check_zero_points(op: str, what: str, values: Ints, dtype: np.dtype) -> None:
     """Raise AttrError unless every zero point is a value of the storage dtype."""
     least, largest = quant_range(name_of(dtype))
-    for value in values:
+    for value in (min(values, default=least), max(values, default=least)):
         if not least <= value <= largest:
             raise AttrError(
                 f"{op}: {what} is out of range, got {value}, expected {least} to {largest}"
@@ -186,7 +186,7 @@ def check_reduction(
 def _reach(dtype: np.dtype, zero_points: Ints) -> int:
     """Return how far a stored value can lie from its zero point."""
     least, largest = quant_range(name_of(dtype))
-    return max(max(largest - zero, zero - least) for zero in zero_points)
+    return max(largest - min(zero_points), max(zero_points) - least)
 
 
 def along(values: Sequence[Any] | np.ndarray, dtype: Any, axis: int, rank: int) -> np.ndarray:
