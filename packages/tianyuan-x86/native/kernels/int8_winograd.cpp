@@ -209,9 +209,8 @@ TY_INLINE void store_row(const Wino &w, const vf (&t)[4][Q8_PARTS], uint8_t *to,
 }
 
 // Transforms the products of a tile and 16 outputs back, and requantises and stores the pixels.
-void finish_tile(const Wino &w, const int32_t *m, int64_t tile, int64_t o) {
+void finish_tile(const Wino &w, const int32_t *m, const Place &place, int64_t o) {
   const Q8ConvShape &s = w.s;
-  const Place place = place_of(w, tile);
   const int64_t rows = lesser(WINO_OUT, s.oh - place.y);
   const int64_t columns = lesser(WINO_OUT, s.ow - place.x);
   vi sums[Q8_PARTS][4][4];
@@ -249,10 +248,11 @@ void finish_tile(const Wino &w, const int32_t *m, int64_t tile, int64_t o) {
 void run_outputs(const Wino &w, const int16_t *v, int64_t first, int64_t tiles, int64_t o_block,
                  int64_t blocks, int32_t *m) {
   multiply(w, v, tiles, o_block, blocks, m);
-  for (int64_t tile = 0; tile < tiles; ++tile)
+  for (int64_t tile = 0; tile < tiles; ++tile) {
+    const Place place = place_of(w, first + tile);
     for (int64_t b = 0; b < blocks; ++b)
-      finish_tile(w, m + (tile * blocks + b) * (TILE_PRODUCTS / 4), first + tile,
-                  (o_block + b) * 16);
+      finish_tile(w, m + (tile * blocks + b) * (TILE_PRODUCTS / 4), place, (o_block + b) * 16);
+  }
 }
 
 // The centres of sums go into what products start from, and come back with the bias; false where
