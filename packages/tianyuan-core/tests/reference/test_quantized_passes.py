@@ -12,7 +12,6 @@ from tianyuan.ops.reference import evaluate
 from tianyuan.shapes import Dim
 
 ops.register_all()
-RNG = np.random.default_rng(5)
 
 
 class Build:
@@ -20,6 +19,7 @@ class Build:
 
     def __init__(self):
         self.graph = Graph()
+        self.rng = np.random.default_rng(5)
 
     def __getattr__(self, name):
         def emit(*inputs, **attrs):
@@ -52,7 +52,7 @@ class Build:
 
     def weight(self, *shape, axis=0, dtype="int8", zero=0):
         info = np.iinfo(dtype)
-        data = RNG.integers(info.min, info.max, shape, endpoint=True).astype(dtype)
+        data = self.rng.integers(info.min, info.max, shape, endpoint=True).astype(dtype)
         count = shape[axis]
         scales = 0.01 * (1 + np.arange(count) % 3)
         return self.dq(self.constant(data), scales, [zero] * count, axis)
@@ -63,7 +63,7 @@ class Build:
         )
 
     def bias(self, count, shape):
-        values = RNG.standard_normal(count).astype(np.float32)
+        values = self.rng.standard_normal(count).astype(np.float32)
         return self.reshape(self.constant(values), shape=shape)
 
     def returns(self, *values):
@@ -133,7 +133,7 @@ def test_matrix_product_with_both_transpositions():
         x = b.qdq(b.input(3, 16))
         w = b.weight(5, 16, axis=0) if transpose else b.weight(16, 5, axis=1)
         y = b.matmul(x, w, transpose_a=False, transpose_b=transpose)
-        y = b.relu(b.add(y, b.constant(RNG.standard_normal(5).astype(np.float32))))
+        y = b.relu(b.add(y, b.constant(b.rng.standard_normal(5).astype(np.float32))))
         check(b.returns(b.q(y, 0.02, 0, "uint8")), "quantize", "matmul_quantized")
 
 
@@ -154,7 +154,7 @@ def test_unsigned_weights_become_signed():
 
 def test_weights_quantised_in_the_graph():
     b = Build()
-    w = b.constant(RNG.standard_normal((6, 4, 3, 3)).astype(np.float32))
+    w = b.constant(b.rng.standard_normal((6, 4, 3, 3)).astype(np.float32))
     form = {"scales": (f32(0.02),) * 6, "zero_points": (0,) * 6, "axis": 0}
     w = b.dequantize(b.quantize(w, dtype="int8", **form), **form)
     y = b.conv(b.qdq(b.input(1, 4, 7, 7)), w)
