@@ -130,7 +130,7 @@ def test_convolution_with_everything(activation, residual):
 def test_matrix_product_with_both_transpositions():
     for transpose in (False, True):
         b = Build()
-        x = b.qdq(b.input(3, 16))
+        x = b.qdq(b.input(200, 16))
         w = b.weight(5, 16, axis=0) if transpose else b.weight(16, 5, axis=1)
         y = b.matmul(x, w, transpose_a=False, transpose_b=transpose)
         y = b.relu(b.add(y, b.constant(b.rng.standard_normal(5).astype(np.float32))))
