@@ -10,6 +10,8 @@ import tianyuan.module as M
 import tianyuan.quantization as Q
 from tianyuan import Tensor, jit
 from tianyuan.errors import AttrError, DTypeError, ShapeError, TianyuanError
+from tianyuan.functional.quantized import qint8
+from tianyuan.module import qat, quantized
 
 RANGED = (
     Q.MinMaxObserver, Q.ExponentialMovingAverageObserver, Q.SyncMinMaxObserver,
@@ -237,7 +239,7 @@ def test_arguments_of_whole_flows(tmp_path):
             call(target=tmp_path / "q.tym")
     with pytest.raises(AttrError, match="example is for networks"):
         Q.quantize_dynamic(tmp_path / "net.tym", target=tmp_path / "q.tym", example=X)
-    with pytest.raises(AttrError, match="got 2 inputs, expected inputs; a tuple or list holds all"):
+    with pytest.raises(AttrError, match="inputs do not fit the network, got 2, expected inputs; a"):
         Q.quantize_static(net, [(X, np.arange(4))])
     for batch in ({"x": X}, "a", None):
         with pytest.raises(TianyuanError, match="batch 0 is wrong, got"):
@@ -286,3 +288,105 @@ def test_observers_leave_the_open_sizes_of_a_trace_open():
     for count in (4, 3, 2):
         assert traced(X[:count]).shape == (count, 2)
     assert net[0].act_observer.max_val.item() > 0
+
+
+FLOWS = {
+    "quantize_qat": Q.quantize_qat,
+    "quantize": Q.quantize,
+    "enable_observer": Q.enable_observer,
+    "disable_observer": Q.disable_observer,
+    "enable_fake_quant": Q.enable_fake_quant,
+    "disable_fake_quant": Q.disable_fake_quant,
+    "equalize": lambda net: Q.equalize(net, X),
+    "propagate_qconfig": lambda net: Q.propagate_qconfig(net, Q.lsq_qconfig),
+    "reset_qconfig": lambda net: Q.reset_qconfig(net, Q.lsq_qconfig),
+    "apply_easy_quant": lambda net: Q.apply_easy_quant(net, X),
+}
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_networks_that_are_none(name):
+    for net in (None, 3, "net.tym", M.Linear):
+        with pytest.raises(AttrError, match=f"{name}: module is wrong, got .*, expected a Module"):
+            FLOWS[name](net)
+
+
+def test_further_arguments_of_flows():
+    form = Q.quantize_qat(M.Sequential(M.Linear(6, 2)), example=X).train()
+    form(X)
+    for qconfig in (None, 3, "lsq", {}):
+        for name in ("propagate_qconfig", "reset_qconfig"):
+            with pytest.raises(AttrError, match=f"{name}: qconfig is wrong, got"):
+                getattr(Q, name)(form, qconfig)
+    for given in ({"start": "a"}, {"start": -1}, {"stop": 0}, {"num": 0}, {"num": 1.5}):
+        with pytest.raises(AttrError, match=f"apply_easy_quant: {next(iter(given))}"):
+            Q.apply_easy_quant(form.eval(), X, **given)
+    with pytest.raises(DTypeError, match="apply_easy_quant: input is wrong, got ndarray"):
+        Q.apply_easy_quant(form, X.numpy())
+    for flow in (Q.quantize_qat, Q.equalize):
+        with pytest.raises(AttrError, match=f"{flow.__name__}: inputs do not fit the network, got"):
+            flow(M.Sequential(M.Linear(6, 2)), example=(X, X))
+    for mapping in (3, "a", {3: 4}, {M.Linear: 3}, {M.Linear: M.Linear}):
+        with pytest.raises(AttrError, match="mapping|register"):
+            Q.quantize_qat(M.Sequential(M.Linear(6, 2)), mapping=mapping)
+
+
+def test_training_forms_are_made_as_their_float_layers():
+    form = qat.Linear(6, 2, bias=False)
+    form.set_qconfig(Q.min_max_fakequant_qconfig)
+    assert form.eval().weight.shape == (2, 6)
+    assert form.bias is None
+    np.testing.assert_allclose(form(X).shape, (4, 2))
+    assert qat.ConvBnRelu2d(3, 8, 3, padding=1).conv.weight.shape == (8, 3, 3, 3)
+    for layer in (None, M.ReLU(), M.Conv2d(1, 1, 1)):
+        with pytest.raises(AttrError, match="Linear.from_float_module: got .*, expected Linear"):
+            qat.Linear.from_float_module(layer)
+    with pytest.raises(AttrError, match="set_qconfig: qconfig is wrong, got None"):
+        form.set_qconfig(None)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: quantized.Conv2d(-1, 8, 3), "in_channels"),
+        (lambda: quantized.Conv2d(3, "a", 3), "out_channels"),
+        (lambda: quantized.Conv2d(3, 8, 3, groups="a"), "groups"),
+        (lambda: quantized.Conv2d(3, 8, 3, groups=2), "groups do not divide the channels, got 2"),
+        (lambda: quantized.Conv2d(3, 8, 3, dtype="qint8"), "dtype carries no scale, got 'qint8'"),
+        (lambda: quantized.BatchMatMulActivation(1, 2, 3, nonlinear_mode="gelu"), "nonlinear_mode"),
+        (lambda: quantized.Elemwise(3), "Elemwise: unknown method, got 3"),
+        (lambda: quantized.LinearDynamic(None), "layer is wrong, got None, expected module.Linear"),
+        (lambda: quantized.LinearInt4(M.Conv2d(3, 4, 1)), "layer is wrong, got Conv2d"),
+        (lambda: qint8(None), "scale must be a number, got None"),
+        (lambda: qint8("1"), "scale must be a number, got '1'"),
+    ],
+)
+def test_integer_modules_made_of_wrong_arguments(make, message):
+    with pytest.raises(AttrError, match=message):
+        make()
+
+
+def test_integer_modules_filled_with_what_does_not_fit():
+    layer = quantized.Linear(qint8(0.1))
+    ones = np.ones((2, 3), np.float32)
+    with pytest.raises(AttrError, match="numbers that are not finite"):
+        layer.fill(ones * np.nan, None, qint8(0.1))
+    with pytest.raises(AttrError, match="numbers that are not finite"):
+        layer.fill(ones, np.full(2, np.inf), qint8(0.1))
+    for weight, bias, form in (
+        (ones, np.ones(5), qint8(0.1)),
+        (ones, None, Q.create_qparams(scale=[0.1] * 5)),
+        (ones[0], None, qint8(0.1)),
+    ):
+        with pytest.raises(ShapeError, match="weight, scales and bias do not fit each other"):
+            layer.fill(weight, bias, form)
+    assert layer.weight is None
+    for cls, shape in (
+        (quantized.Conv2d, (8, 2, 3, 3)),
+        (quantized.Conv2d, (8, 3, 3, 1)),
+        (quantized.ConvTranspose2d, (8, 3, 3, 3)),
+    ):
+        with pytest.raises(ShapeError, match=r"weight has the wrong shape, got \("):
+            cls(3, 8, 3, dtype=qint8(0.1)).fill(np.ones(shape, np.float32), None, qint8(0.1))
+    with pytest.raises(DTypeError, match="dequantize: input is wrong, got ndarray"):
+        quantized.DequantStub()(ones)

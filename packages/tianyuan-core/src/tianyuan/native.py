@@ -12,7 +12,7 @@ import numpy as np
 
 from .abi import ABI_VERSION
 from .dtypes import CODES
-from .errors import KernelError, PluginError
+from .errors import AttrError, KernelError, PluginError
 from .kernel import MAX_DIMS, CFunction
 
 KERNEL_TABLE_CAPSULE = b"tianyuan.kernel_table.v1"
@@ -179,7 +179,7 @@ def _default_threads() -> int:
             else (os.cpu_count() or 1)
         )
     if not text.isdecimal() or not 1 <= int(text) <= MAX_THREADS:
-        raise ValueError(
+        raise AttrError(
             f"TIANYUAN_NUM_THREADS: must be an integer, got {text!r}, expected 1 to {MAX_THREADS}"
         )
     return int(text)
@@ -189,7 +189,7 @@ def get_num_threads() -> int:
     """Return how many threads may take part in one kernel.
 
     Raises:
-        ValueError: where TIANYUAN_NUM_THREADS is not a positive integer.
+        AttrError: where TIANYUAN_NUM_THREADS is not a positive integer.
 
     >>> 1 <= get_num_threads() <= 1024
     True
@@ -200,11 +200,22 @@ def get_num_threads() -> int:
     return _threads
 
 
+def check_threads(owner: str, threads: Any) -> None:
+    """Raise AttrError where a number of threads is no integer from 1 to 1024.
+
+    >>> check_threads("load", 2)
+    """
+    if not isinstance(threads, int) or not 1 <= threads <= MAX_THREADS:
+        raise AttrError(
+            f"{owner}: threads must be an integer, got {threads!r}, expected 1 to {MAX_THREADS}"
+        )
+
+
 def set_num_threads(threads: int) -> None:
     """Choose how many threads may take part in one kernel.
 
     Raises:
-        ValueError: where it is no integer from 1 to 1024.
+        AttrError: where it is no integer from 1 to 1024.
 
     >>> before = get_num_threads()
     >>> set_num_threads(2)
@@ -213,10 +224,7 @@ def set_num_threads(threads: int) -> None:
     >>> set_num_threads(before)
     """
     global _threads
-    if not isinstance(threads, int) or not 1 <= threads <= MAX_THREADS:
-        raise ValueError(
-            f"set_num_threads: must be an integer, got {threads!r}, expected 1 to {MAX_THREADS}"
-        )
+    check_threads("set_num_threads", threads)
     with _lock:
         _threads = threads
         if _pool is not None:

@@ -12,6 +12,7 @@ import tianyuan as ty
 import tianyuan.functional as F
 import tianyuan.module as M
 from tianyuan.errors import (
+    AttrError,
     BackendError,
     DeviceError,
     DTypeError,
@@ -116,6 +117,22 @@ def test_inputs_of_the_other_byte_order_are_turned(model_file: Path, dtype: str)
     else:
         got, want = model(x.astype(dtype)), model(x.astype(np.float32))
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5, "2", 2000])
+def test_threads_that_are_none(model_file: Path, threads: object) -> None:
+    for call in (lambda: load(model_file, threads=threads), lambda: ty.set_num_threads(threads)):
+        with pytest.raises(AttrError, match="threads must be an integer, got .* 1 to 1024"):
+            call()
+
+
+def test_outputs_that_nothing_can_be_written_to(model_file: Path) -> None:
+    model, x = load(model_file), np.ones((2, 3), np.float32)
+    for out in ([None], [ty.Tensor(np.zeros((2, 2), np.float32))], ["a"]):
+        with pytest.raises(DTypeError, match="model: out holds .*, expected numpy arrays"):
+            model(x, out=out)
+    with pytest.raises(ShapeError, match=r"got >f4\(2, 2\), expected a writeable .* float32"):
+        model(x, out=[np.zeros((2, 2), ">f4")])
 
 
 def test_an_empty_batch_gives_an_empty_result(model_file: Path) -> None:

@@ -65,16 +65,31 @@ def batch_size(x: Any) -> int:
 
 
 def check_call(op: str, net: Module, batch: Sequence[Any]) -> None:
-    """Raise AttrError where a network's forward does not take as many inputs as a batch has."""
+    """Raise AttrError where a network's forward does not take as many inputs as a batch has.
+
+    >>> import tianyuan.module as M
+    >>> check_call("quantize_qat", M.ReLU(), [1.0])
+    """
     signature = inspect.signature(net.forward)
     try:
         signature.bind(*batch)
     except TypeError:
         raise AttrError(
-            f"{op}: a batch does not fit the network, got {len(batch)} inputs, expected "
+            f"{op}: inputs do not fit the network, got {len(batch)}, expected "
             f"{', '.join(signature.parameters) or 'none'}; a tuple or list holds all inputs of one "
-            "batch"
+            "call"
         ) from None
+
+
+def network_of(op: str, module: Any) -> Module:
+    """Return what must be a network.
+
+    Raises:
+        AttrError: where it is none.
+    """
+    if not isinstance(module, Module):
+        raise AttrError(f"{op}: module is wrong, got {module!r:.60}, expected a Module")
+    return module
 
 
 def check_source(op: str, model: Any) -> None:

@@ -149,6 +149,17 @@ def check_patterns(qconfig: QConfigs, names: Iterable[str]) -> None:
         )
 
 
+def config_of_all(op: str, qconfig: Any) -> QConfig:
+    """Return a configuration that is one, not one by patterns.
+
+    Raises:
+        AttrError: where it is none.
+    """
+    if not isinstance(qconfig, QConfig):
+        raise AttrError(f"{op}: qconfig is wrong, got {qconfig!r:.60}, expected a QConfig")
+    return qconfig
+
+
 def config_of(qconfig: QConfigs, name: str) -> QConfig | None:
     """Return the configuration of a module: that of the last pattern that its name matches."""
     if isinstance(qconfig, QConfig):

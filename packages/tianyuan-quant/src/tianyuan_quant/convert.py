@@ -11,8 +11,15 @@ from tianyuan import Tensor
 from tianyuan.errors import AttrError
 from tianyuan.module import Module
 
-from .checks import check_parameters
-from .config import QConfig, QConfigs, check_patterns, config_of, ema_fakequant_qconfig
+from .checks import check_call, check_parameters, network_of
+from .config import (
+    QConfig,
+    QConfigs,
+    check_patterns,
+    config_of,
+    config_of_all,
+    ema_fakequant_qconfig,
+)
 from .fuse import fuse, put
 from .observer import PassiveObserver
 from .params import QParams
@@ -54,6 +61,7 @@ def quantize_qat(
     """
     from .quantized import QuantizedModule
 
+    network_of("quantize_qat", module)
     for name, part in module.named_modules():
         if isinstance(part, (QATModule, QuantizedModule)):
             raise AttrError(
@@ -64,6 +72,8 @@ def quantize_qat(
     check_parameters("quantize_qat", module)
     examples = _examples(example)
     classes = qat_classes(mapping)
+    if examples is not None:
+        check_call("quantize_qat", module, examples)
     if examples is not None and type(module) in classes and config_of(qconfig, "") is not None:
         raise AttrError(
             f"quantize_qat: a layer by itself takes quantised tensors only, got "
@@ -162,6 +172,7 @@ def quantize(
     """
     from .quantized import QuantizedForward, QuantizedModule, QuantizedSite
 
+    network_of("quantize", module)
     parts = list(module.named_modules())
     for name, part in parts:
         if isinstance(part, QuantizedModule):
@@ -203,8 +214,9 @@ def _form_of(part: Module, classes: dict[type, type], name: str) -> type:
     )
 
 
-def _each(module: Module) -> Iterator[QATModule]:
-    return (part for part in module.modules() if isinstance(part, QATModule))
+def _each(op: str, module: Module) -> list[QATModule]:
+    parts = network_of(op, module).modules()
+    return [part for part in parts if isinstance(part, QATModule)]
 
 
 def enable_observer(module: Module) -> None:
@@ -216,7 +228,7 @@ def enable_observer(module: Module) -> None:
     >>> net[1].act_observer.enabled
     True
     """
-    for part in _each(module):
+    for part in _each("enable_observer", module):
         part.set_observer(True)
 
 
@@ -229,7 +241,7 @@ def disable_observer(module: Module) -> None:
     >>> net[1].act_observer.enabled
     False
     """
-    for part in _each(module):
+    for part in _each("disable_observer", module):
         part.set_observer(False)
 
 
@@ -242,7 +254,7 @@ def enable_fake_quant(module: Module) -> None:
     >>> net[1].act_fake_quant.enabled
     True
     """
-    for part in _each(module):
+    for part in _each("enable_fake_quant", module):
         part.set_fake_quant(True)
 
 
@@ -255,7 +267,7 @@ def disable_fake_quant(module: Module) -> None:
     >>> net[1].act_fake_quant.enabled
     False
     """
-    for part in _each(module):
+    for part in _each("disable_fake_quant", module):
         part.set_fake_quant(False)
 
 
@@ -271,7 +283,7 @@ def hide_fake_quant(module: Module) -> Iterator[None]:
     """
     saved = [
         (item, item.enabled)
-        for part in _each(module)
+        for part in _each("hide_fake_quant", module)
         for item in (
             part.weight_observer, part.act_observer, part.weight_fake_quant, part.act_fake_quant,
         )
@@ -296,7 +308,8 @@ def propagate_qconfig(module: Module, qconfig: QConfig) -> None:
     >>> type(net[1].act_fake_quant).__name__
     'TQT'
     """
-    for part in _each(module):
+    config_of_all("propagate_qconfig", qconfig)
+    for part in _each("propagate_qconfig", module):
         part.set_qconfig(qconfig)
 
 
@@ -312,8 +325,10 @@ def reset_qconfig(module: Module, qconfig: QConfig, inplace: bool = True) -> Mod
     >>> type(reset_qconfig(net, lsq_qconfig)[1].act_fake_quant).__name__
     'LSQ'
     """
+    parts = _each("reset_qconfig", module)
+    config_of_all("reset_qconfig", qconfig)
     net = module if inplace else copy.deepcopy(module)
-    for part in _each(net):
+    for part in parts if inplace else _each("reset_qconfig", net):
         weight = _known(part.host_weight, part.get_weight_qparams)
         result = _known(part.host_activation, part.get_activation_qparams)
         part.set_qconfig(qconfig)

@@ -7,8 +7,12 @@ from typing import Any
 import numpy as np
 import tianyuan.functional as F
 from tianyuan import Tensor
+from tianyuan.errors import AttrError
+from tianyuan.functional.arguments import real_number, whole
 from tianyuan.module import Module
 
+from .arguments import tensor_of
+from .checks import network_of
 from .convert import hide_fake_quant
 from .fake import fake_quant_tensor
 from .measure import results
@@ -27,6 +31,9 @@ def apply_easy_quant(
         data: an input.
         start, stop, num: which factors of the scale to try.
 
+    Raises:
+        AttrError, DTypeError: where an argument is none of these.
+
     >>> import tianyuan.module as M
     >>> from .config import passive_qconfig
     >>> from .convert import quantize_qat
@@ -37,6 +44,13 @@ def apply_easy_quant(
     >>> float(net[0].act_observer.scale.item()) != 0.02
     True
     """
+    op = "apply_easy_quant"
+    network_of(op, module)
+    tensor_of(op, data)
+    num = whole(op, "num", num, 1)
+    for what, value in (("start", start), ("stop", stop)):
+        if not real_number(op, what, value, 0.0) > 0:
+            raise AttrError(f"{op}: {what} must be positive, got {value}")
     parts = [
         (name, part)
         for name, part in module.named_modules()

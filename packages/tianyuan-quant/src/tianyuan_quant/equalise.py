@@ -15,6 +15,7 @@ from tianyuan import Tensor
 from tianyuan.errors import AttrError
 from tianyuan.module import Module
 
+from .checks import check_call, network_of
 from .fuse import fuse
 from .registration import qat_classes
 from .watch import Event, Flow, watch
@@ -110,8 +111,10 @@ def equalize(net: Module, example: Any) -> Module:
     >>> net[0].weight.tolist()
     [[10.0, 0.0], [0.0, 1.0]]
     """
+    network_of("equalize", net)
     given = tuple(example) if isinstance(example, (tuple, list)) else (example,)
     inputs = tuple(x if isinstance(x, Tensor) else Tensor(x) for x in given)
+    check_call("equalize", net, inputs)
     net.eval()
     fuse(net, inputs, frozenset(qat_classes()))
     pairs = _pairs(watch(net, inputs, lambda module: type(module) in _LAYERS))

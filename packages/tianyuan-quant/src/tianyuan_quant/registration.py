@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from tianyuan.errors import AttrError
@@ -146,11 +146,23 @@ def qat_classes(mapping: dict[type, type] | None = None) -> dict[type, type]:
     """Return the training forms by float class; ``mapping`` comes first."""
     from . import qat  # noqa: F401  registers ours
 
-    return {**_qat, **(mapping or {})}
+    return {**_qat, **_further(mapping, "from_float_module")}
 
 
 def quantized_classes(mapping: dict[type, type] | None = None) -> dict[type, type]:
     """Return the integer forms by class of the training form; ``mapping`` comes first."""
     from . import quantized  # noqa: F401  registers ours
 
-    return {**_quantized, **(mapping or {})}
+    return {**_quantized, **_further(mapping, "from_qat_module")}
+
+
+def _further(mapping: Any, method: str) -> dict[type, type]:
+    """Return classes by class that a call brings, none for None."""
+    if mapping is None:
+        return {}
+    if not isinstance(mapping, Mapping):
+        raise AttrError(f"mapping: got {mapping!r}, expected classes by class")
+    for key, cls in mapping.items():
+        class_of("mapping", key)
+        _check(method, cls)
+    return dict(mapping)

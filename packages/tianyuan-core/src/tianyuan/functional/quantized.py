@@ -13,7 +13,7 @@ from ..errors import AttrError, DTypeError, ShapeError
 from ..imperative.tensor import Tensor
 from ..op import QuantParams
 from ..ops import quantized_rules as rules
-from .arguments import choice, pair, run, tensor
+from .arguments import choice, pair, real_number, run, tensor, whole
 from .conv import plain_weight
 from .joining import concat, cut, tile
 from .movement import reshape, transpose
@@ -59,7 +59,9 @@ class QuantizedDType:
         for name, usual in bounds.items():
             given = getattr(self, name)
             object.__setattr__(self, name, usual if given is None else int(given))
-        scale = rules.ratio(self.scale)
+        given_scale = real_number("QuantizedDType", "scale", self.scale)
+        whole("QuantizedDType", "zero_point", self.zero_point)
+        scale = rules.ratio(given_scale)
         rules.check_factor("QuantizedDType", "scale", scale)
         object.__setattr__(self, "scale", scale)
         if not least <= self.zero_point <= largest:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import config, native, registry, shapes
-from ..errors import ShapeError
+from ..errors import DTypeError, ShapeError
 from ..graph import passes
 from ..graph.compile import Compiled, compile_graph
 from ..graph.graph import Graph
@@ -199,16 +199,22 @@ class CompiledGraph:
         """Check arrays that the caller wants the outputs in.
 
         Raises:
+            DTypeError: where one is no array.
             ShapeError: where one has not the shape, dtype or memory order that it must have.
         """
         slots = [compiled.program.slots[i] for i in compiled.program.outputs]
         if len(out) != len(slots):
             raise ShapeError(f"model: out has {len(out)} arrays, expected {len(slots)}")
         for array, slot in zip(out, slots, strict=True):
+            if not isinstance(array, np.ndarray):
+                raise DTypeError(
+                    f"model: out holds {type(array).__name__}, expected numpy arrays to write to"
+                )
             fits = array.shape == slot.spec.shape and array.dtype == slot.spec.dtype
             if not fits or not array.flags.c_contiguous or not array.flags.writeable:
+                kind = array.dtype.name if array.dtype.isnative else array.dtype.str
                 raise ShapeError(
-                    f"model: an array of out does not fit, got {array.dtype.name}{array.shape}, "
+                    f"model: an array of out does not fit, got {kind}{array.shape}, "
                     f"expected a writeable C-contiguous {slot.spec}"
                 )
         for index, array in enumerate(out):

@@ -9,7 +9,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from .. import dtypes, plugins, registry, shapes
+from .. import dtypes, native, plugins, registry, shapes
 from ..device import parse_device
 from ..errors import BackendError, DTypeError, ModelFormatError, TianyuanError, TraceError
 from ..graph.container import (
@@ -270,6 +270,8 @@ def load(
     registry.get_device_spec(parse_device(device))
     if parse_device(device) != "cpu":
         raise BackendError(f"load: device {device!r} cannot run programs, expected 'cpu'")
+    if threads is not None:
+        native.check_threads("load", threads)
     Options(precision=precision)  # refuses it before the file is read
     if backend is not None and backend not in registry.backends():
         raise BackendError(_why_missing(backend))

@@ -322,7 +322,7 @@ class Elemwise(Module):
 
     def __init__(self, method: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        name = method.lower()
+        name = method.lower() if isinstance(method, str) else "_"
         function = _ELEMWISE.get(name) or getattr(F.elemwise, name, None)
         if not callable(function) or name.startswith("_"):
             raise AttrError(f"Elemwise: unknown method, got {method!r}")

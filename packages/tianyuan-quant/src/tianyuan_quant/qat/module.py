@@ -9,7 +9,7 @@ from tianyuan.errors import AttrError
 from tianyuan.imperative.state import state
 from tianyuan.module import Module
 
-from ..config import QConfig
+from ..config import QConfig, config_of_all
 from ..fake import FakeQuantize, fake_quant_bias
 from ..observer import Observer
 from ..params import HostParams, QParams, QuantDtype
@@ -33,8 +33,9 @@ class QATModule(Module):
     with_weight = True
     with_act = True
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # Arguments are those of the float module, which follows in the order of classes.
+        super().__init__(*args, **kwargs)
         self._init_quantisation()
 
     def _init_quantisation(self) -> None:
@@ -45,7 +46,18 @@ class QATModule(Module):
 
     @classmethod
     def from_float_module(cls, float_module: Module) -> QATModule:
-        """Return the training form of a module; it shares parameters and children."""
+        """Return the training form of a module; it shares parameters and children.
+
+        Raises:
+            AttrError: where the module is of another class.
+        """
+        floats = [base for base in cls.__mro__[1:] if not issubclass(base, QATModule)]
+        known = next((b for b in floats if issubclass(b, Module) and b is not Module), Module)
+        if not isinstance(float_module, known):
+            raise AttrError(
+                f"{cls.__name__}.from_float_module: got {type(float_module).__name__}, expected "
+                f"{known.__name__}"
+            )
         found = cls.__new__(cls)
         found.__dict__.update(vars(float_module))
         found._init_quantisation()
@@ -70,8 +82,9 @@ class QATModule(Module):
         """Take observers and fake quantisers of a configuration.
 
         Raises:
-            AttrError: where one makes something else.
+            AttrError: where it is none, or one makes something else.
         """
+        config_of_all("set_qconfig", qconfig)
         for kind in ("weight_observer", "act_observer", "weight_fake_quant", "act_fake_quant"):
             factory = getattr(qconfig, kind)
             wanted = self.with_act if kind.startswith("act") else self.with_weight

@@ -154,7 +154,7 @@ def source_of(x: Tensor) -> Tensor:
 
 def dequantise(x: Tensor) -> Tensor:
     """Return the numbers that a quantised tensor stands for; they remember it."""
-    quant = x.qparams
+    quant = tensor_of("dequantize", x).qparams
     if quant is None:
         return x
     found = emit(

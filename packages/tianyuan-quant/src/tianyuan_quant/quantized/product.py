@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 import tianyuan.functional as F
 from tianyuan import Tensor
-from tianyuan.errors import AttrError
-from tianyuan.functional.arguments import pair
+from tianyuan.errors import AttrError, ShapeError
+from tianyuan.functional.arguments import pair, whole
 from tianyuan.functional.conv import plain_weight
 from tianyuan.functional.quantized import spread_input, turned_weight
 from tianyuan.op import QuantParams
 from tianyuan.ops import quantized_rules as rules
 
 from .. import qat
+from ..checks import check_finite
 from ..params import HostParams, host_params
 from ..qat.product import BOUNDS
 from ..registration import register_quantized
@@ -65,7 +66,8 @@ class QuantizedProduct(QuantizedModule):
                 scales per channel go along the output channels.
 
         Raises:
-            AttrError: where the weight would not be signed and symmetric.
+            AttrError: where the weight would not be signed and symmetric, or is not finite.
+            ShapeError: where weight, bias and scales do not fit each other and the layer.
         """
         given = weight if isinstance(weight, Tensor) else Tensor(weight)
         values = None if bias is None else bias if isinstance(bias, Tensor) else Tensor(bias)
@@ -78,8 +80,18 @@ class QuantizedProduct(QuantizedModule):
                 f"{self.owner}: weights must be signed and symmetric, got {params.dtype.name} "
                 f"with zero point {params.zero_points[0]}"
             )
+        biases = None if bias is None else bias.numpy().reshape(-1)
+        check_finite(self.owner, "its layer", weight, *(() if biases is None else (biases,)))
+        channels = weight.shape[1 if weight.ndim == 3 else 0] if weight.ndim > 1 else 0
+        count = channels if biases is None else biases.size
+        if not channels or len(params.scales) not in (1, channels) or count != channels:
+            raise ShapeError(
+                f"{self.owner}: weight, scales and bias do not fit each other, got shape "
+                f"{weight.shape}, {len(params.scales)} scales and {count} biases, "
+                "expected output channels first, one scale or as many, and as many biases"
+            )
         self.weight = Tensor(params.stored(weight), "int8")
-        self.bias_values = None if bias is None else bias.numpy().reshape(-1)
+        self.bias_values = biases
         self.weight_params = params
         self.weight_scale = params.tensors()[0]
         # Copies for state dicts: values of tensors are not known while a trace is recorded.
@@ -163,10 +175,16 @@ class _Convolution(QuantizedProduct):
         **kwargs: Any,
     ) -> None:
         super().__init__(owner, dtype, **kwargs)
-        self.in_channels, self.out_channels = in_channels, out_channels
+        self.in_channels = whole(self.owner, "in_channels", in_channels, 1)
+        self.out_channels = whole(self.owner, "out_channels", out_channels, 1)
         self.kernel_size = pair(self.owner, "kernel_size", kernel_size, 1)
         self.stride, self.padding, self.dilation = stride, padding, dilation
-        self.groups, self.output_padding = int(groups), 0
+        self.groups, self.output_padding = whole(self.owner, "groups", groups, 1), 0
+        if self.in_channels % self.groups or self.out_channels % self.groups:
+            raise AttrError(
+                f"{self.owner}: groups do not divide the channels, got {groups} for {in_channels} "
+                f"and {out_channels}"
+            )
         self.conv_mode, self.padding_mode = conv_mode, padding_mode
         self.take(self)
 
@@ -185,7 +203,20 @@ class _Convolution(QuantizedProduct):
         }
 
     def arranged(self, weight: Tensor) -> Tensor:
-        return plain_weight(self.owner, weight, self.geometry["groups"], 4)
+        plain = plain_weight(self.owner, weight, self.geometry["groups"], 4)
+        self.check_weight(plain, "out_channels", "in_channels")
+        return plain
+
+    def check_weight(self, plain: Tensor, first: str, second: str) -> None:
+        """Raise ShapeError where a weight is not that of the layer which was asked for."""
+        if not hasattr(self, first):  # made of a training form, whose weight fits
+            return
+        wanted = (getattr(self, first), getattr(self, second) // self.groups, *self.kernel_size)
+        if tuple(plain.shape) != wanted:
+            raise ShapeError(
+                f"{self.owner}: weight has the wrong shape, got {tuple(plain.shape)}, expected "
+                f"{wanted}"
+            )
 
     def forward(self, inp: Tensor) -> Tensor:
         """Return the quantised convolution of quantised images."""
@@ -231,6 +262,7 @@ class _Transposed(_Convolution):
 
     def arranged(self, weight: Tensor) -> Tensor:
         plain = plain_weight(self.owner, weight, self.geometry["groups"], 4)
+        self.check_weight(plain, "in_channels", "out_channels")
         return turned_weight(self.owner, plain, self.geometry["groups"])
 
     def forward(self, inp: Tensor) -> Tensor:
@@ -291,7 +323,12 @@ class BatchMatMulActivation(QuantizedProduct):
     ) -> None:
         super().__init__(owner, dtype, **kwargs)
         self.batch, self.in_features, self.out_features = batch, in_features, out_features
-        self.epilogue = nonlinear_mode.lower()
+        self.epilogue = str(nonlinear_mode).lower()
+        if self.epilogue not in ("identity", "relu"):
+            raise AttrError(
+                f"{self.owner}: unknown nonlinear_mode, got {nonlinear_mode!r}, expected identity "
+                "or relu"
+            )
 
     @classmethod
     def from_qat_module(cls, qat_module: Any, owner: str = "") -> QuantizedModule:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import tianyuan.module as M
 from tianyuan import Tensor
 from tianyuan.errors import AttrError
 from tianyuan.ops.quantized_linear import packed_int4, unpacked_int4
@@ -67,6 +68,13 @@ class _Stored(QuantizedModule):
         if bias is not None:
             self.bias = Tensor(bias.numpy().reshape(-1), name=f"{self.owner}.bias")
 
+    @staticmethod
+    def _weight_of(owner: str, layer: Any) -> np.ndarray:
+        """Return the weight of a float linear layer."""
+        if not isinstance(layer, M.Linear):
+            raise AttrError(f"{owner}: layer is wrong, got {layer!r:.60}, expected module.Linear")
+        return np.asarray(layer.weight.numpy())
+
     def _run(self, op: str, x: Tensor, **attrs: Any) -> Tensor:
         inputs = [floats_of(x), self.weight, self.scales]
         inputs += [] if self.bias is None else [self.bias]
@@ -91,7 +99,7 @@ class LinearDynamic(_Stored):
 
     def __init__(self, layer: Any, owner: str = "") -> None:
         super().__init__(owner)
-        self._keep(*rounded_rows(layer.weight.numpy()), layer.bias)
+        self._keep(*rounded_rows(self._weight_of(self.owner, layer)), layer.bias)
 
     def float_weight(self) -> np.ndarray:
         """Return the numbers that the stored weight stands for."""
@@ -123,7 +131,7 @@ class LinearInt4(_Stored):
     def __init__(self, layer: Any, bits: int = 4, group: int = 32, owner: str = "") -> None:
         super().__init__(owner)
         check_int4(bits, group)
-        q, scales = rounded_groups(layer.weight.numpy(), bits, group)
+        q, scales = rounded_groups(self._weight_of(self.owner, layer), bits, group)
         self.in_features, self.group = q.shape[1], group
         self._keep(packed_int4(q), scales, layer.bias)
 
