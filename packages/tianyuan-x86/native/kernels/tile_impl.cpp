@@ -93,6 +93,19 @@ TY_INLINE void start_tile(const TileArgs *t, vf (&c)[ROWS][VECTORS], vn *half) {
     }
     return;
   }
+  if (KIND == TILE_AHEAD && t->from) {
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS; ++i)
+#pragma GCC unroll 4
+      for (int v = 0; v < VECTORS; ++v) c[i][v] = vload(t->from + (i * VECTORS + v) * VF);
+    if (!t->plus) return;
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS; ++i)
+#pragma GCC unroll 4
+      for (int v = 0; v < VECTORS; ++v)
+        c[i][v] = vadd(c[i][v], vload(t->plus + (i * VECTORS + v) * VF));
+    return;
+  }
   const float *from = t->c;
 #pragma GCC unroll 16
   for (int i = 0; i < ROWS; ++i) {
@@ -151,6 +164,14 @@ void run_tile(const TileArgs *t) {
   if (KIND != TILE_STRIDED && KIND != TILE_AHEAD && t->out) {
     finish_tile<HALVES, ROWS, VECTORS>(c, *t->out);
     return;
+  }
+  if (KIND == TILE_AHEAD && t->offset) {
+#pragma GCC unroll 4
+    for (int v = 0; v < VECTORS; ++v) {
+      const vf offset = vload(t->offset + v * VF);
+#pragma GCC unroll 16
+      for (int i = 0; i < ROWS; ++i) c[i][v] = vadd(c[i][v], offset);
+    }
   }
   if (KIND == TILE_AHEAD && t->residual) {
     const float *from = t->residual;

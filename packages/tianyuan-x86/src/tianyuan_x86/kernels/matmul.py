@@ -13,8 +13,8 @@ from .._tier import LANES, Tier
 
 # Extents of the blocks that matmul_impl.cpp packs, in k, rows and columns.
 _BLOCK_K, _BLOCK_M_TILES, _BLOCK_N = 512, 12, 1024
-_TILE_ROWS = {8: 6, 16: 14}
-_RATE = {8: 8e10, 16: 9.5e10}  # floating-point operations per second and thread
+TILE_ROWS = {8: 6, 16: 14}
+RATE = {8: 8e10, 16: 9.5e10}  # floating-point operations per second and thread
 _BANDWIDTH = 8e10  # bytes per second
 
 
@@ -31,7 +31,7 @@ def _round_up(value: int, to: int) -> int:
 
 def product_floats(lanes: int, m: int, n: int, k: int) -> int:
     """Return the floats of workspace that a product takes, as gemm_workspace does."""
-    rows = min(m, _BLOCK_M_TILES * _TILE_ROWS[lanes])
+    rows = min(m, _BLOCK_M_TILES * TILE_ROWS[lanes])
     cols = min(_round_up(n, 2 * lanes), _BLOCK_N)
     return _round_up((rows + cols) * min(k, _BLOCK_K), 16) + 16
 
@@ -54,7 +54,7 @@ def _cost(lanes: int, packed: bool, call: Call) -> float:
     threads = min(call.threads, max(1.0, flops / 4e5))
     # Rows of a matrix that lie far apart cost a vector product more than panels do.
     bandwidth = _BANDWIDTH * (1.02 if packed else 1.0)
-    return 3e-7 + flops / (_RATE[lanes] * threads) + (moved + copied) / bandwidth
+    return 3e-7 + flops / (RATE[lanes] * threads) + (moved + copied) / bandwidth
 
 
 def panel_layout(lanes: int, transposed: bool) -> str:

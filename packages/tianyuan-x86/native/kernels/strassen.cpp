@@ -1,0 +1,67 @@
+// matmul and matmul_fused in float32 by one level of Strassen's method: rows of an item of the
+// batch meet each other only, and columns are cut into pieces for the threads.
+#include "strassen.hpp"
+#include "kernel.hpp"
+
+namespace TY_ISA {
+namespace {
+
+int run(const ty_ctx *ctx, Strassen s, const ty_tensor &a, const ty_tensor &out, void *workspace) {
+  s.m = out.shape[out.ndim - 2];
+  s.n = out.shape[out.ndim - 1];
+  s.k = a.shape[a.ndim - 1];
+  s.a = static_cast<const float *>(a.data);
+  s.c = static_cast<float *>(out.data);
+  int64_t batch = 1;
+  for (int axis = 0; axis < out.ndim - 2; ++axis) batch *= out.shape[axis];
+  if (batch * s.m * s.n == 0) return 0;
+  const int64_t pairs = s.n / (2 * TILE_LANES);
+  const int64_t chunks = (s.m + STRASSEN_ROWS - 1) / STRASSEN_ROWS, items = batch * chunks;
+  const int64_t wanted = (ctx->threads + items - 1) / items,
+                parts = wanted < pairs ? wanted : pairs;
+  const int64_t per_slot = strassen_workspace(s.m, s.k);
+  ty_parallel(ctx, items * parts, 1, [&](int64_t begin, int64_t end, int32_t slot) {
+    float *const scratch = static_cast<float *>(workspace) + slot * per_slot;
+    for (int64_t at = begin; at < end; ++at) {
+      const int64_t chunk = at / parts % chunks, item = at / parts / chunks, part = at % parts;
+      Strassen one = s;
+      one.a += item * s.m * s.k;
+      one.c += item * s.m * s.n;
+      if (one.residual) one.residual += item * s.m * s.n;
+      const int64_t i0 = s.m / 2 * chunk / chunks * 2, i1 = s.m / 2 * (chunk + 1) / chunks * 2;
+      multiply_strassen(one, i0, i1 - i0, pairs * part / parts, pairs * (part + 1) / parts,
+                        scratch);
+    }
+  });
+  return 0;
+}
+
+int matmul(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *,
+           void *workspace) {
+  Strassen s = {};
+  s.b = static_cast<const float *>(inputs[1].data);
+  return run(ctx, s, inputs[0], outputs[0], workspace);
+}
+
+int matmul_fused(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
+                 const ty_attrs *attrs, void *workspace) {
+  const ty_matmul_fused_attrs *a = reinterpret_cast<const ty_matmul_fused_attrs *>(attrs);
+  Strassen s = {};
+  s.b = static_cast<const float *>(inputs[1].data);
+  int next = 2;
+  if (a->has_bias) s.bias = static_cast<const float *>(inputs[next++].data);
+  if (a->has_residual) s.residual = static_cast<const float *>(inputs[next].data);
+  const char *name = TY_STRING(a, a->activation);
+  s.epilogue = {activation_of(name), static_cast<float>(a->lower), static_cast<float>(a->upper)};
+  if (s.epilogue.activation == ACT_UNKNOWN)
+    return ty_fail(ctx, "matmul_fused: unknown activation, got '%s'", name);
+  return run(ctx, s, inputs[0], outputs[0], workspace);
+}
+
+}  // namespace
+}  // namespace TY_ISA
+
+TY_EXPORT_KERNELS(strassen, TY_KERNEL(matmul, "matmul_f32", "strassen_winograd"),
+                  TY_KERNEL(matmul, "matmul_f32", "strassen_winograd_transposed"),
+                  TY_KERNEL(matmul_fused, "matmul_fused_f32", "strassen_winograd"),
+                  TY_KERNEL(matmul_fused, "matmul_fused_f32", "strassen_winograd_transposed"))

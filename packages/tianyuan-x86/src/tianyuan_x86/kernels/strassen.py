@@ -1,0 +1,80 @@
+"""Describe the products by one level of Strassen's method: whom they serve, cost and error.
+
+Seven products of quarters instead of eight, in Winograd's form with 15 sums of quarters (Strassen
+1969, Winograd 1971). Weights lie as for ordinary products; sums of their panels are made on the way.
+Rows of one matrix meet each other in these sums. So the rows must belong to one item of a batch, and
+operands of two axes, whose rows are often samples, are refused.
+
+Largest error over largest magnitude against float64 on standard normal data, direct in brackets:
+128 x 384 x 1536 1.6e-6 (7e-7), 128 x 1536 x 384 2.0e-6 (1.5e-6).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tianyuan.kernel import PLAIN, Call, Kernel, Layouts
+
+from .._tier import Tier
+from .matmul import RATE, TILE_ROWS, extents, oriented, panel_layout
+
+_ROW_TILES, _TERMS = 24, 768  # rows in tiles and terms of a block (strassen.hpp)
+_TOLERANCE = 5e-6
+# Seconds on one thread: for a value of b, of a, and of the result in each block of terms, to be
+# summed and stored; and to begin a tile.
+_B, _A, _C, _TILE = 6e-11, 8e-11, 1.5e-10, 1.2e-8
+_THIN = 64  # rows below which tiles of half of them do not pay
+
+
+def _blocks(k: int) -> int:
+    return -(-k // _TERMS)
+
+
+def _refusal(lanes: int, transposed: bool, call: Call) -> str | None:
+    if call.attrs.transpose_a:
+        return "serves a left operand that is not transposed"
+    if call.inputs[0].ndim < 3:
+        return f"serves a left operand of 3 axes or more, got {call.inputs[0].ndim}"
+    _, m, n, k = extents(call)
+    if m % 2 or k % 2 or n % (4 * lanes):
+        return f"serves even m and k and n in multiples of {4 * lanes}, got {m}, {k} and {n}"
+    return oriented(transposed, call)
+
+
+def _workspace(lanes: int, call: Call) -> int:
+    _, m, _, k = extents(call)
+    rows, panel = TILE_ROWS[lanes], 2 * lanes
+    half, depth = min(m, _ROW_TILES * rows) // 2, min(k, _TERMS) // 2
+    floats = (half + rows) * (7 * depth + 2 * panel) + 4 * depth * panel
+    return 4 * (-(-floats // 16) * 16) * call.threads
+
+
+def _cost(lanes: int, call: Call) -> float:
+    batch, m, n, k = extents(call)
+    rows, panel = TILE_ROWS[lanes], 2 * lanes
+    chunks = batch * -(-m // (_ROW_TILES * rows))
+    tiles = 7.0 * batch * -(-m // (2 * rows)) * n / (2 * panel) * _blocks(k)
+    products = 1.75 * batch * m * n * k / RATE[lanes]
+    sums = _B * chunks * n * k + _C * batch * m * n * _blocks(k) + _TILE * tiles
+    threads = min(float(call.threads), chunks * n / (2.0 * panel)) or 1.0
+    seconds = (products + sums) / threads + _A * batch * m * k
+    return 5e-7 + (seconds if m >= _THIN else 2.0 * seconds)
+
+
+def kernels(tier: Tier) -> list[Kernel]:
+    """Return the products of a tier; they compete for constants with those of packed operands."""
+    return [
+        tier.kernel(
+            f"{op}_f32",
+            "strassen_winograd_transposed" if transposed else "strassen_winograd",
+            op,
+            dtypes=("float32",),
+            layouts=Layouts((PLAIN, panel_layout(tier.lanes, transposed), PLAIN), (PLAIN,)),
+            supports=partial(_refusal, tier.lanes, transposed),
+            cost=partial(_cost, tier.lanes),
+            workspace=partial(_workspace, tier.lanes),
+            tolerance=_TOLERANCE,
+        )
+        for op in ("matmul", "matmul_fused")
+        for transposed in (False, True)
+    ]
