@@ -17,6 +17,10 @@ TY_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 TY_INLINE int64_t tiles_of(int64_t rows) { return (rows + TILE_ROWS - 1) / TILE_ROWS; }
 TY_INLINE int64_t round_up(int64_t a, int64_t to) { return (a + to - 1) / to * to; }
 
+// Floats between sums: at multiples of 4 KiB from each other, stores would hold up loads and lines
+// evict one another.
+enum { STAGGER = 80 };
+
 // The seven products, in order, by their left operands.
 enum { A11, A12, S2, S1, S4, S3, A22, PRODUCTS };
 
@@ -41,7 +45,7 @@ void add_quarters(Work *work, float *to) {
   const float *a11 = work->s.a + work->i0 * k + work->k0, *a12 = a11 + depth;
   const float *a21 = a11 + half * k, *a22 = a21 + depth;
   const bool copies = k % 1024 == 0;
-  const int64_t size = half * depth;
+  const int64_t size = half * depth + STAGGER;
   float *const s1 = to, *const s2 = to + size, *const s3 = to + 2 * size, *const s4 = to + 3 * size;
   float *const copy = to + 4 * size;
   for (int64_t i = 0; i < half; ++i)
@@ -175,15 +179,15 @@ void run_step(const Work &work, const Step &step) {
 
 // The sums of the quarters of two panels; products read b11 and b21 in place.
 void add_panels(const Work &work, const float *left, const float *right) {
-  const int64_t size = work.depth * TILE_LANES;
+  const int64_t size = work.depth * TILE_LANES, step = size + STAGGER;
   for (int64_t i = 0; i < size; i += VF) {
     const vf b11 = vload(left + i), b21 = vload(left + size + i);
     const vf b12 = vload(right + i), b22 = vload(right + size + i);
     const vf t1 = vsub(b12, b11), t2 = vsub(b22, t1);
     vstore(work.t + i, t1);
-    vstore(work.t + size + i, t2);
-    vstore(work.t + 2 * size + i, vsub(b22, b12));
-    vstore(work.t + 3 * size + i, vsub(b21, t2));
+    vstore(work.t + step + i, t2);
+    vstore(work.t + 2 * step + i, vsub(b22, b12));
+    vstore(work.t + 3 * step + i, vsub(b21, t2));
   }
 }
 
@@ -195,8 +199,9 @@ void multiply_pair(const Work &work, int64_t pair, bool fetches) {
   const float *const next = fetches ? b + TILE_LANES * s.k : nullptr;
   float *const p = work.p, *const w = work.w;
   add_panels(work, b, far);
-  const float *const panels[] = {b,          b + size,          work.t + size,    work.t,
-                                 far + size, work.t + 2 * size, work.t + 3 * size};
+  const int64_t t = size + STAGGER;  // from one sum to the next
+  const float *const panels[] = {b,          b + size,       work.t + t,    work.t,
+                                 far + size, work.t + 2 * t, work.t + 3 * t};
   const auto step = [&](int product, const float *from, const float *plus, float *to, int64_t row,
                         int64_t column) {
     run_step(work, {product, panels[product], next, from, plus, to, row, column});
@@ -215,7 +220,8 @@ void multiply_pair(const Work &work, int64_t pair, bool fetches) {
 
 int64_t strassen_workspace(int64_t m, int64_t k) {
   const int64_t half = least(m, STRASSEN_ROWS) / 2, depth = least(k, STRASSEN_TERMS) / 2;
-  return round_up((half + TILE_ROWS) * (7 * depth + 2 * TILE_LANES) + 4 * depth * TILE_LANES, 16);
+  return round_up(half * (7 * depth + 2 * TILE_LANES) + (TILE_ROWS + 4 * depth) * TILE_LANES, 16) +
+         11 * STAGGER;
 }
 
 void multiply_strassen(const Strassen &s, int64_t i0, int64_t rows, int64_t p0, int64_t p1,
@@ -234,7 +240,7 @@ void multiply_strassen(const Strassen &s, int64_t i0, int64_t rows, int64_t p0, 
     work.first = block == 0;
     work.last = block == blocks - 1;
     work.smooth = work.last && !bounds;
-    add_quarters(&work, work.t + 4 * work.depth * TILE_LANES);
+    add_quarters(&work, work.t + 4 * (work.depth * TILE_LANES + STAGGER));
     for (int64_t pair = p0; pair < p1; ++pair) multiply_pair(work, pair, pair + 1 < p1);
   }
 }

@@ -1,9 +1,9 @@
 """Describe the products by one level of Strassen's method: whom they serve, cost and error.
 
 Seven products of quarters instead of eight, in Winograd's form with 15 sums of quarters (Strassen
-1969, Winograd 1971). Weights lie as for ordinary products; sums of their panels are made on the way.
-Rows of one matrix meet each other in these sums. So the rows must belong to one item of a batch, and
-operands of two axes, whose rows are often samples, are refused.
+1969, Winograd 1971). Weights lie as for ordinary products; sums of their panels are made on the
+way. Rows of one matrix meet each other in these sums. So they must belong to one item of a batch,
+and operands of two axes, whose rows are often samples, are refused.
 
 Largest error over largest magnitude against float64 on standard normal data, direct in brackets:
 128 x 384 x 1536 1.6e-6 (7e-7), 128 x 1536 x 384 2.0e-6 (1.5e-6).
@@ -20,10 +20,14 @@ from .matmul import RATE, TILE_ROWS, extents, oriented, panel_layout
 
 _ROW_TILES, _TERMS = 24, 768  # rows in tiles and terms of a block (strassen.hpp)
 _TOLERANCE = 5e-6
+_STAGGER = 80  # floats between sums
 # Seconds on one thread: for a value of b, of a, and of the result in each block of terms, to be
-# summed and stored; and to begin a tile.
-_B, _A, _C, _TILE = 6e-11, 8e-11, 1.5e-10, 1.2e-8
-_THIN = 64  # rows below which tiles of half of them do not pay
+# summed and stored; and to begin a tile. Ratios to the direct product were measured for 16 to 512
+# rows of 128 to 3072 terms and columns: 1.2 at 16 rows, 1.05 at 32, 0.97 at 64, 0.94 at 128, 0.92
+# at 256.
+_B, _A, _C, _TILE = 9e-11, 8e-11, 1.5e-10, 1.2e-8
+_RATE = 0.985  # of the direct product's, since quarters have shorter tiles
+_HANDICAP = 1.02  # so much faster it must be for its larger error to be worth it
 
 
 def _blocks(k: int) -> int:
@@ -45,8 +49,8 @@ def _workspace(lanes: int, call: Call) -> int:
     _, m, _, k = extents(call)
     rows, panel = TILE_ROWS[lanes], 2 * lanes
     half, depth = min(m, _ROW_TILES * rows) // 2, min(k, _TERMS) // 2
-    floats = (half + rows) * (7 * depth + 2 * panel) + 4 * depth * panel
-    return 4 * (-(-floats // 16) * 16) * call.threads
+    floats = half * (7 * depth + 2 * panel) + (rows + 4 * depth) * panel
+    return 4 * (-(-floats // 16) * 16 + 11 * _STAGGER) * call.threads
 
 
 def _cost(lanes: int, call: Call) -> float:
@@ -54,11 +58,10 @@ def _cost(lanes: int, call: Call) -> float:
     rows, panel = TILE_ROWS[lanes], 2 * lanes
     chunks = batch * -(-m // (_ROW_TILES * rows))
     tiles = 7.0 * batch * -(-m // (2 * rows)) * n / (2 * panel) * _blocks(k)
-    products = 1.75 * batch * m * n * k / RATE[lanes]
+    products = 1.75 * batch * m * n * k / (_RATE * RATE[lanes])
     sums = _B * chunks * n * k + _C * batch * m * n * _blocks(k) + _TILE * tiles
     threads = min(float(call.threads), chunks * n / (2.0 * panel)) or 1.0
-    seconds = (products + sums) / threads + _A * batch * m * k
-    return 5e-7 + (seconds if m >= _THIN else 2.0 * seconds)
+    return 5e-7 + _HANDICAP * ((products + sums) / threads + _A * batch * m * k)
 
 
 def kernels(tier: Tier) -> list[Kernel]:
