@@ -20,6 +20,8 @@ BATCHES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
     ((3,), ()), ((), (3,)), ((2, 3), (2, 3)), ((2, 1), (3,)), ((1,), (4,)), ((0,), ()),
     ((2, 2, 2), (2,)),
 )  # fmt: skip
+# Halves that are whole panels of vectors, for methods that multiply quarters.
+EVEN = (30, 36, 128)
 
 
 def _pair(
@@ -49,6 +51,10 @@ def _plain() -> Iterator[Case]:
             yield Case("matmul", inputs, attrs, length=19, magnitude=4)
             small = _pair((2, 3, 2), attrs, "float64", batches)
             yield Case("matmul", small, attrs, grad=(0, 1))
+    for transpose_b in (False, True):
+        attrs = Matmul(False, transpose_b)
+        inputs = _pair(EVEN, attrs, "float32", ((2,), ()))
+        yield Case("matmul", inputs, attrs, length=EVEN[1], magnitude=4)
 
 
 def _fused() -> Iterator[Case]:
@@ -65,6 +71,12 @@ def _fused() -> Iterator[Case]:
         attrs = MatmulFused(has_bias=True, activation="silu")
         inputs = (*_pair((5, 19, 6), attrs, "float32", batches), real((6,)))
         yield Case("matmul_fused", inputs, attrs, length=19, magnitude=4)
+    for transpose_b in (False, True):
+        for activation in ("clip", "gelu"):
+            attrs = MatmulFused(False, transpose_b, True, True, activation, -0.5, 1.5)
+            both = _pair(EVEN, attrs, "float32", ((2,), ()))
+            all_of = (*both, real(EVEN[2:]), real((2, EVEN[0], EVEN[2])))
+            yield Case("matmul_fused", all_of, attrs, length=EVEN[1] + 8, magnitude=4, ulps=32)
     for activation in ("identity", "sigmoid", "gelu", "silu"):
         attrs = MatmulFused(False, True, True, True, activation)
         yield _fused_case((2, 3, 2), attrs, "float64", (0, 1, 2, 3))
