@@ -12,11 +12,10 @@ int run_direct(Read read, const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor 
   const ConvShape &s = call.shape;
   ConvTap *taps = static_cast<ConvTap *>(workspace);
   forward_taps(s, taps);
-  for (int64_t group = 0; group < s.groups; ++group) {
-    ConvPlan p = plan_of(call, true, true, group, taps);
-    p.weight = call.weight + group * ceil_div(p.o, VF) * pair_weight_words(p);
-    pair_conv_run(ctx, p, static_cast<float *>(workspace) + taps_floats(s));
-  }
+  ConvPlan p = plan_of(call, true, true, taps);
+  p.weight = call.weight;
+  p.weight_group = ceil_div(p.o, VF) * pair_weight_words(p);
+  pair_conv_run(ctx, p, static_cast<float *>(workspace) + taps_floats(s));
   return 0;
 }
 

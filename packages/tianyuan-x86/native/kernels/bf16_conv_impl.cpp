@@ -7,7 +7,7 @@ namespace {
 
 enum { AHEAD_BYTES = 128 * 1024 };  // of two panels that are worth fetching ahead
 
-void run_item(const Items &items, const Item &item) {
+void run_item(const Items &items, const Item &item, const float *origin) {
   const ConvPlan &p = items.p;
   const Band &b = items.band;
   PairTile tile = {};
@@ -24,7 +24,7 @@ void run_item(const Items &items, const Item &item) {
     // While the first tiles run, the next two panels come nearer, one a tile, if both pairs fit.
     int64_t fetched = block + TILE_VECTORS;
     for_pixels(item.y0, item.y1, item.x0, item.x1, true, [&](const Pixels &s) {
-      tile.a = reinterpret_cast<const char *>(item.origin + (s.y - item.y0) * p.sh * b.row +
+      tile.a = reinterpret_cast<const char *>(origin + (s.y - item.y0) * p.sh * b.row +
                                               (s.x - item.x0) * BLOCK_WORDS);
       const bool more = small && fetched < lesser(item.o1, block + 2 * TILE_VECTORS);
       tile.ahead =

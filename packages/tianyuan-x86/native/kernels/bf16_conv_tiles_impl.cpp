@@ -57,7 +57,7 @@ void finish_pixels(const PairTile *t, const Walk &walk, const float *sums, int v
   }
 }
 
-void run_item(const Items &items, const Item &item) {
+void run_item(const Items &items, const Item &item, const float *origin) {
   const ConvPlan &p = items.p;
   const Walk walk = walk_of(p, items.band, item);
   const TileBlocks &rows = walk.rows;
@@ -77,7 +77,7 @@ void run_item(const Items &items, const Item &item) {
     tile.b = p.weight + block * tile.b_next;
     const Multiply multiply = multiplies[rows.height > rows.first][vectors - 1];
     for (int64_t part = 0; part < walk.parts; ++part) {
-      const float *from = item.origin + part * p.sh * items.band.row;
+      const float *from = origin + part * p.sh * items.band.row;
       const int64_t to = item.image * p.y_image + block * p.y_channel + (item.y0 + part) * p.y_row +
                          item.x0 * BLOCK_WORDS;
       tile.y = p.y + to;

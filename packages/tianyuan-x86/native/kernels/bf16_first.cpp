@@ -132,7 +132,7 @@ int run_first(Read read, const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *
   Call call;
   if (read(ctx, inputs, outputs, attrs, &call)) return 1;
   const ConvShape &s = call.shape;
-  PairFirst f = {plan_of(call, false, true, 0, nullptr), call.x, s.kh, s.kw, s.top, s.left};
+  PairFirst f = {plan_of(call, false, true, nullptr), call.x, s.kh, s.kw, s.top, s.left};
   f.plan.weight = call.weight;
   first_run(ctx, f, static_cast<char *>(workspace));
   return 0;

@@ -8,7 +8,7 @@ namespace TY_ISA {
 namespace {
 
 // bottleneck.py knows the same: floats of wide planes that a band keeps, unless one row needs more,
-// and up to which threads share the whole plane that is projected.
+// and the largest plane that threads share before it is projected.
 enum { WIDE_FLOATS = 108 * 1024, SHARED_FLOATS = 160 * 1024 };
 
 // One pointwise convolution over neighbouring pixels; distances in floats.
@@ -38,7 +38,25 @@ int64_t middle_floats(const Bottleneck &b) {
   return ceil_div(b.wide.c, VF) * b.rows * b.wide.ow * VF;
 }
 
-void choose_rows(Bottleneck *b) {
+// Whether threads share the whole plane that is projected, instead of taking rows each: where more
+// than a tenth of the work would be lost to rows that are expanded twice, about half of the work,
+// and to shares of unequal height.
+bool by_channels(const Bottleneck &b, int64_t threads) {
+  const ConvShape &s = b.wide;
+  if (threads <= 1 || s.n >= threads || ceil_div(s.c, VF) * VF * s.oh * s.ow > SHARED_FLOATS)
+    return false;
+  const int64_t uneven = ceil_div(s.oh, threads) * threads - s.oh;
+  const int64_t again = b.expands ? (threads - 1) * greater(s.kh - s.sh, 0) : 0;
+  return 10 * (2 * s.h * uneven + s.oh * again) > 2 * s.h * s.oh;
+}
+
+// Chunks of rows that threads take.
+int64_t chunks_of(const Bottleneck &b, int64_t threads) {
+  const int64_t most = threads > 1 ? threads * (b.expands ? 1 : 4) : 1;
+  return lesser(b.wide.oh, ceil_div(most, b.wide.n));
+}
+
+void choose_rows(Bottleneck *b, int64_t all) {
   const ConvShape &s = b->wide;
   const auto with = [&](int64_t rows) {
     b->rows = rows;
@@ -46,8 +64,8 @@ void choose_rows(Bottleneck *b) {
     return ring_floats(*b) + middle_floats(*b);
   };
   int64_t rows = 1;
-  while (rows < s.oh && with(rows + 1) <= WIDE_FLOATS) ++rows;
-  with(ceil_div(s.oh, ceil_div(s.oh, rows)));
+  while (rows < all && with(rows + 1) <= WIDE_FLOATS) ++rows;
+  with(ceil_div(all, ceil_div(all, rows)));
 }
 
 void fill_segments(TileSegment *to, const Pointwise &p, int64_t x_block) {
@@ -202,8 +220,7 @@ void run_chunk(const Bottleneck &b, const Wide &wide, const Chunk &chunk) {
 void run_by_rows(const ty_ctx *ctx, const Bottleneck &b, float *planes) {
   const ConvShape &s = b.wide;
   const int64_t ring = ring_floats(b), per_slot = ring + middle_floats(b);
-  const int64_t most = ctx->threads > 1 ? ctx->threads * (b.expands ? 1 : 4) : 1;
-  const int64_t chunks = lesser(s.oh, ceil_div(most, s.n));
+  const int64_t chunks = chunks_of(b, ctx->threads);
   ty_parallel(ctx, s.n * chunks, 1, [&](int64_t begin, int64_t end, int32_t slot) {
     float *const own = planes + slot * per_slot;
     for (int64_t at = begin; at < end; ++at) {
@@ -242,13 +259,12 @@ void run_by_channels(const ty_ctx *ctx, const Bottleneck &b, float *planes) {
 int run(const ty_ctx *ctx, Bottleneck *b, void *workspace) {
   const ConvShape &s = b->wide;
   if (s.n == 0 || s.oh <= 0 || s.ow <= 0) return 0;
-  const bool by_channels = ctx->threads > 1 && s.n < ctx->threads &&
-                           ceil_div(s.c, VF) * VF * s.oh * s.ow <= SHARED_FLOATS;
-  if (by_channels) {
+  const bool shares = by_channels(*b, ctx->threads);
+  if (shares) {
     b->rows = s.oh;
     b->kept = s.h;
   } else {
-    choose_rows(b);
+    choose_rows(b, ceil_div(s.oh, chunks_of(*b, ctx->threads)));
   }
   TileSegment *segments = static_cast<TileSegment *>(workspace);
   const int64_t expanded = b->expands ? ceil_div(b->expand.c, VF) : 0;
@@ -259,7 +275,7 @@ int run(const ty_ctx *ctx, Bottleneck *b, void *workspace) {
   b->project.segments = segments + expanded;
   const int64_t table_bytes = records * static_cast<int64_t>(sizeof(TileSegment));
   float *const planes = static_cast<float *>(workspace) + ceil_div(table_bytes, 64) * 16;
-  if (by_channels)
+  if (shares)
     run_by_channels(ctx, *b, planes);
   else
     run_by_rows(ctx, *b, planes);

@@ -1,6 +1,7 @@
 // take, concat and slice along the channels of blocked images, in either element.
 #include <string.h>
 
+#include "bands.hpp"
 #include "element.hpp"
 
 namespace TY_ISA {
@@ -115,23 +116,20 @@ void move_channels(const ty_ctx *ctx, const ty_tensor *inputs, const ty_tensor &
   const int64_t blocks = blocks_of(channels);
   element *const out = static_cast<element *>(y.data);
   if (pixels == 0) return;
-  ty_parallel(
-      ctx, y.shape[0] * blocks, 1 + 8192 / (pixels * VF), [&](int64_t begin, int64_t end, int32_t) {
-        for (int64_t at = begin; at < end; ++at) {
-          const int64_t image = at / blocks, first = at % blocks * VF;
-          Part parts[VF];
-          int count = 0;
-          for (int64_t lane = 0; lane < VF && first + lane < channels; ++lane) {
-            const Origin origin = origin_of(first + lane);
-            const ty_tensor &x = inputs[origin.input];
-            const int64_t block = image * blocks_of(x.shape[1]) + origin.channel / VF;
-            count =
-                add_lane(parts, count, static_cast<const element *>(x.data) + block * pixels * VF,
-                         lane, origin.channel % VF);
-          }
-          move_block(out + at * pixels * VF, parts, count, pixels);
-        }
-      });
+  const Planes planes = {y.shape[0], blocks, pixels, pixels, VF};
+  for_bands(ctx, planes, 8192, [&](int64_t plane, int64_t begin, int64_t end) {
+    const int64_t image = plane / blocks, first = plane % blocks * VF;
+    Part parts[VF];
+    int count = 0;
+    for (int64_t lane = 0; lane < VF && first + lane < channels; ++lane) {
+      const Origin origin = origin_of(first + lane);
+      const ty_tensor &x = inputs[origin.input];
+      const int64_t block = image * blocks_of(x.shape[1]) + origin.channel / VF;
+      const element *from = static_cast<const element *>(x.data) + block * pixels * VF;
+      count = add_lane(parts, count, from + begin * VF, lane, origin.channel % VF);
+    }
+    move_block(out + (plane * pixels + begin) * VF, parts, count, end - begin);
+  });
 }
 
 int64_t index_at(const ty_tensor &indices, int64_t i) {

@@ -12,11 +12,10 @@ int run_blocked(Read read, bool x_blocked, const ty_ctx *ctx, const ty_tensor *i
   const ConvShape &s = call.shape;
   ConvTap *taps = static_cast<ConvTap *>(workspace);
   forward_taps(s, taps);
-  for (int64_t group = 0; group < s.groups; ++group) {
-    ConvPlan p = plan_of(call, x_blocked, true, group, taps);
-    p.weight = call.weight + group * ceil_div(p.o, VF) * ceil_div(p.c, VF) * VF * VF * p.n_taps;
-    conv_run(ctx, p, static_cast<float *>(workspace) + taps_floats(s));
-  }
+  ConvPlan p = plan_of(call, x_blocked, true, taps);
+  p.weight = call.weight;
+  p.weight_group = ceil_div(p.o, VF) * ceil_div(p.c, VF) * VF * VF * p.n_taps;
+  conv_run(ctx, p, static_cast<float *>(workspace) + taps_floats(s));
   return 0;
 }
 
@@ -32,12 +31,12 @@ int run_plain(Read read, const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *
   float *packed = static_cast<float *>(workspace) + taps_floats(s);
   const int64_t c = s.c / s.groups, o = s.o / s.groups, kernel = s.kh * s.kw;
   float *rest = packed + ceil_div(o, VF) * ceil_div(c, VF) * VF * VF * kernel;
+  ConvPlan plan = plan_of(call, false, false, taps);
+  plan.weight = packed;
   for (int64_t group = 0; group < s.groups; ++group) {
     pack_weight(ctx, packed, call.weight + group * o * c * kernel,
                 {o, c, kernel, c * kernel, kernel});
-    ConvPlan p = plan_of(call, false, false, group, taps);
-    p.weight = packed;
-    conv_run(ctx, p, rest);
+    conv_run(ctx, group_of(plan, group), rest);
   }
   return 0;
 }

@@ -29,9 +29,12 @@ struct ConvTap {
   int64_t y, x, weight;
 };
 
-// One convolution without groups. Blocked values hold VF channels per pixel, zeros behind the last
-// channel. The weight is [block of o][block of c][n_weights][VF c][VF o].
+// One convolution. Blocked values hold VF channels per pixel, zeros behind the last channel. The
+// weight of a group is [block of o][block of c][n_weights][VF c][VF o]; pointers are those of the
+// first group, channels are counted in one.
 struct ConvPlan {
+  int64_t groups, x_group, weight_group, y_group;  // distances between groups
+
   const float *x;
   bool x_blocked;
   int64_t n, c, h, w, x_image;
@@ -50,6 +53,22 @@ struct ConvPlan {
   const float *residual;                       // in the form of y, or NULL
   Epilogue epilogue;
 };
+
+namespace {
+
+// One group of a plan, as a plan of its own.
+inline ConvPlan group_of(const ConvPlan &p, int64_t group) {
+  ConvPlan own = p;
+  own.groups = 1;
+  own.x += group * p.x_group;
+  own.weight += group * p.weight_group;
+  own.y += group * p.y_group;
+  if (p.residual) own.residual += group * p.y_group;
+  if (p.bias) own.bias += group * p.o;
+  return own;
+}
+
+}  // namespace
 
 // Most floats that the padded copy of a band of rows takes, unless one row needs more.
 enum { BAND_FLOATS = 96 * 1024 };

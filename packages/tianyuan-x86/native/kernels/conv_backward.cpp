@@ -19,6 +19,7 @@ int backward_data(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs
   float *packed = static_cast<float *>(workspace) + taps_floats(s);
   float *rest = packed + ceil_div(c, VF) * ceil_div(o, VF) * VF * VF * kernel;
   ConvPlan p = {};
+  p.groups = 1;
   p.n = s.n;
   p.c = o;
   p.h = s.oh;

@@ -39,18 +39,19 @@ inline int read_fused(const ty_ctx *ctx, const ty_tensor *inputs, const ty_tenso
 
 typedef int (*Read)(const ty_ctx *, const ty_tensor *, const ty_tensor *, const ty_attrs *, Call *);
 
-// Group `group` of a call as a plan; in blocked values each group fills whole blocks.
-inline ConvPlan plan_of(const Call &call, bool x_blocked, bool y_blocked, int64_t group,
-                        const ConvTap *taps) {
+// A call as a plan; in blocked values each group fills whole blocks.
+inline ConvPlan plan_of(const Call &call, bool x_blocked, bool y_blocked, const ConvTap *taps) {
   const ConvShape &s = call.shape;
   ConvPlan p = {};
+  p.groups = s.groups;
   p.n = s.n;
   p.c = s.c / s.groups;
   p.h = s.h;
   p.w = s.w;
   p.x_blocked = x_blocked;
   p.x_image = (x_blocked ? ceil_div(s.c, VF) * BLOCK_WORDS : s.c) * s.h * s.w;
-  p.x = call.x + group * p.c / TERMS * s.h * s.w;
+  p.x_group = p.c / TERMS * s.h * s.w;
+  p.x = call.x;
   p.n_weights = p.n_taps = s.kh * s.kw;
   p.taps = taps;
   p.sh = s.sh;
@@ -63,10 +64,10 @@ inline ConvPlan plan_of(const Call &call, bool x_blocked, bool y_blocked, int64_
   p.y_row = s.ow * p.y_pixel;
   p.y_channel = s.oh * p.y_row;
   p.y_image = (y_blocked ? ceil_div(s.o, VF) : s.o) * p.y_channel;
-  const int64_t first = group * p.o, offset = first / TERMS * s.oh * s.ow;
-  p.y = call.y + offset;
-  p.residual = call.residual ? call.residual + offset : nullptr;
-  p.bias = call.bias ? call.bias + first : nullptr;
+  p.y_group = p.o / TERMS * s.oh * s.ow;
+  p.y = call.y;
+  p.residual = call.residual;
+  p.bias = call.bias;
   p.epilogue = call.epilogue;
   return p;
 }

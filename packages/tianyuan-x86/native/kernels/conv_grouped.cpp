@@ -6,6 +6,7 @@
 // output differ in group. Infinity times zero is no zero, so each group is summed by itself and
 // gives no more than its own lanes. In bfloat16, groups have an even number of inputs, so that
 // pairs lie in one group and one block.
+#include "bands.hpp"
 #include "conv_shape.hpp"
 #include "element.hpp"
 #if defined(__AVX512BF16__)
@@ -205,17 +206,18 @@ void run_piece(const Grouped &g, const Unit &u, const TileSegment *table, int64_
 }
 
 int run(const ty_ctx *ctx, const Grouped &g, void *workspace) {
-  const int64_t chunks = ceil_div(g.pixels, CHUNK);
+  const int64_t bands = bands_of(ctx, ceil_div(g.pixels, TILE_ROWS), g.pixels);
+  const int64_t chunks = ceil_div(g.pixels, bands * CHUNK), pieces = bands * chunks;
   Unit *const units = static_cast<Unit *>(workspace);
   TileSegment *const table = reinterpret_cast<TileSegment *>(units + blocks_of(g.o));
   const int64_t count = fill_units(units, g);
   for (int64_t group = 0; group < g.groups; ++group)
     fill_segments(table + group * segments_per_group(g), g, group);
-  ty_parallel(ctx, g.n * count * chunks, 1, [&](int64_t begin, int64_t end, int32_t) {
+  ty_parallel(ctx, g.n * count * pieces, 1, [&](int64_t begin, int64_t end, int32_t) {
     for (int64_t at = begin; at < end; ++at) {
-      const int64_t chunk = at % chunks;
-      run_piece(g, units[at / chunks % count], table, at / chunks / count,
-                chunk * g.pixels / chunks, (chunk + 1) * g.pixels / chunks);
+      const int64_t band = at / chunks / count, piece = band % bands * chunks + at % chunks;
+      run_piece(g, units[at / chunks % count], table, band / bands, piece * g.pixels / pieces,
+                (piece + 1) * g.pixels / pieces);
     }
   });
   return 0;

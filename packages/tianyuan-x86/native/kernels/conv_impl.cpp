@@ -1,5 +1,5 @@
 // The loops around the tile: bands of padded rows, pairs of output-channel blocks, tiles of pixels.
-#include "conv_band.hpp"
+#include "conv_cut.hpp"
 
 namespace TY_ISA {
 namespace {
@@ -29,10 +29,6 @@ int64_t fill_table(TileSegment *table, const ConvPlan &p, const Band &b) {
 }
 
 enum { AHEAD_FLOATS = 32 * 1024 };
-
-struct Item {
-  int64_t image, y0, y1, x0, x1, o0, o1;  // o in channel blocks
-};
 
 // Pixels of one tile: `halves` rows of `width` pixels from (y, x).
 struct Pixels {
@@ -242,33 +238,16 @@ int64_t conv_band_floats(const ConvPlan &p) {
 
 void conv_run(const ty_ctx *ctx, const ConvPlan &p, float *workspace) {
   if (p.n == 0 || p.o == 0 || p.oh <= 0 || p.ow <= 0) return;
-  Band b = band_of(p);
-  const int64_t blocks = ceil_div(p.o, VF), pairs = ceil_div(blocks, TILE_VECTORS);
-  // A band has at most as many rows as its copy was planned for, so fewer are always right.
-  int64_t rows = b.rows, cols = b.cols, chunks = 1;
-  const int64_t wanted = ctx->threads > 1 ? 4 * ctx->threads : 1;
-  const auto items = [&] { return p.n * ceil_div(b.oh, rows) * ceil_div(b.ow, cols) * chunks; };
-  while (items() < wanted && b.flat && cols > 4 * TILE_ROWS)
-    cols = ceil_div(cols / 2, TILE_ROWS) * TILE_ROWS;
-  while (items() < wanted && chunks * 2 <= pairs) chunks *= 2;
-  while (items() < wanted && rows > 2) rows = ceil_div(rows, 2);
+  const Band b = band_of(p);
+  const Cut cut = cut_of(ctx, p, b);
   TileSegment *table = reinterpret_cast<TileSegment *>(workspace);
   const int64_t segments = fill_table(table, p, b);
   float *const scratch = workspace + conv_table_floats(p.c, p.n_taps);
   const int64_t per_slot = conv_band_floats(p);
-  const int64_t y_bands = ceil_div(b.oh, rows), x_bands = ceil_div(b.ow, cols);
-  ty_parallel(ctx, items(), 1, [&](int64_t begin, int64_t end, int32_t slot) {
+  ty_parallel(ctx, items_of(p, cut), 1, [&](int64_t begin, int64_t end, int32_t slot) {
     for (int64_t at = begin; at < end; ++at) {
-      const int64_t chunk = at % chunks, x = at / chunks % x_bands;
-      const int64_t y = at / chunks / x_bands % y_bands;
-      const Item item = {at / chunks / x_bands / y_bands,
-                         y * rows,
-                         lesser(b.oh, (y + 1) * rows),
-                         x * cols,
-                         lesser(b.ow, (x + 1) * cols),
-                         lesser(blocks, chunk * pairs / chunks * TILE_VECTORS),
-                         lesser(blocks, (chunk + 1) * pairs / chunks * TILE_VECTORS)};
-      run_item(p, b, table, segments, item, scratch + slot * per_slot);
+      const Item item = item_of(p, b, cut, at);
+      run_item(group_of(p, item.group), b, table, segments, item, scratch + slot * per_slot);
     }
   });
 }

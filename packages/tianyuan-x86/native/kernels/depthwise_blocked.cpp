@@ -1,4 +1,5 @@
 // Depthwise convolution of blocked images, in either element: multiplied and summed in float32.
+#include "bands.hpp"
 #include "depthwise.hpp"
 
 namespace TY_ISA {
@@ -95,35 +96,34 @@ int run_blocked(const ty_ctx *ctx, const Depthwise &d) {
   const int64_t work = s.ow * s.kh * s.kw + 1;
   if (s.n * blocks * s.oh * s.ow <= 0) return 0;
   const RunDepthwiseRow run = depthwise_row_of(s);
-  ty_parallel(ctx, s.n * blocks * s.oh, 1 + 4096 / work, [&](int64_t begin, int64_t end, int32_t) {
-    int64_t plane = begin / s.oh, oy = begin % s.oh;
-    for (int64_t at = begin; at < end; ++plane, oy = 0) {
-      const int64_t block = plane % blocks, channels = s.c - block * VF;
-      const vtail valid = vtail_of(channels);
-      BlockRow row = {
-          nullptr, nullptr,        d.bias ? vload_tail(d.bias + block * VF, valid) : vzero(),
-          valid,   channels >= VF, as_clip(d.epilogue)};
-      const element *x = d.x + plane * s.h * line;
-      DepthwiseRow from = depthwise_row(s, d.weight + block * s.kh * s.kw * VF);
-      Window w = {};
-      w.weight = from.weight;
-      w.row = s.dh * line;
-      w.column = s.dw * VF;
-      w.step = s.sw * VF;
-      w.kw = s.kw;
-      for (; oy < s.oh && at < end; ++oy, ++at) {
-        row.y = d.y + at * s.ow * VF;
-        row.residual = d.residual ? d.residual + at * s.ow * VF : nullptr;
-        if (!run) {
-          run_any_row(s, row, w, x, oy);
-          continue;
-        }
-        for (int64_t i = 0; i < s.kh; ++i) {
-          const int64_t y = oy * s.sh - s.top + i * s.dh;
-          from.rows[i] = y >= 0 && y < s.h ? x + y * line : nullptr;
-        }
-        run(from, row);
+  const Planes planes = {s.n, blocks, s.oh, s.oh * s.ow, work};
+  for_bands(ctx, planes, 4096, [&](int64_t plane, int64_t begin, int64_t end) {
+    const int64_t block = plane % blocks, channels = s.c - block * VF;
+    const vtail valid = vtail_of(channels);
+    BlockRow row = {
+        nullptr, nullptr,        d.bias ? vload_tail(d.bias + block * VF, valid) : vzero(),
+        valid,   channels >= VF, as_clip(d.epilogue)};
+    const element *x = d.x + plane * s.h * line;
+    DepthwiseRow from = depthwise_row(s, d.weight + block * s.kh * s.kw * VF);
+    Window w = {};
+    w.weight = from.weight;
+    w.row = s.dh * line;
+    w.column = s.dw * VF;
+    w.step = s.sw * VF;
+    w.kw = s.kw;
+    for (int64_t oy = begin; oy < end; ++oy) {
+      const int64_t at = (plane * s.oh + oy) * s.ow * VF;
+      row.y = d.y + at;
+      row.residual = d.residual ? d.residual + at : nullptr;
+      if (!run) {
+        run_any_row(s, row, w, x, oy);
+        continue;
       }
+      for (int64_t i = 0; i < s.kh; ++i) {
+        const int64_t y = oy * s.sh - s.top + i * s.dh;
+        from.rows[i] = y >= 0 && y < s.h ? x + y * line : nullptr;
+      }
+      run(from, row);
     }
   });
   return 0;

@@ -60,7 +60,8 @@ inline void q8_copy_padded(const ty_ctx *ctx, T *to, const uint8_t *from, const 
   const int64_t channels = q8_channels(s.c), h = s.h + s.top + s.bottom;
   const int64_t w = s.w + s.left + s.right, row = w * channels;
   const T zero = static_cast<T>(q8_zero(T(), zero_point, is_signed));
-  ty_parallel(ctx, s.n * h, 1 + 32768 / (row + 1), [&](int64_t begin, int64_t end, int32_t) {
+  const int64_t grain = even_grain(ctx, s.n * h, 1 + 32768 / (row + 1));
+  ty_parallel(ctx, s.n * h, grain, [&](int64_t begin, int64_t end, int32_t) {
     for (int64_t at = begin; at < end; ++at) {
       const int64_t y = at % h - s.top;
       T *target = to + at * row;

@@ -269,17 +269,25 @@ void fill_tables(const Depthwise &d, int64_t channels, const int32_t *given,
     const int8_t *sums = d.weight + (c0 / 64 * (d.fours + 1) + d.fours) * 256;
     for (int64_t at = 0; at < 64; at += 4) {
       const int64_t c = c0 + at / 4 % 4 * 16 + at / 16 * 4, some = lesser(4, channels - c);
-      alignas(16) int32_t own[4] = {};
-      alignas(32) double factor[4] = {};
-      for (int64_t i = 0; i < some; ++i) {
-        own[i] = given != nullptr ? given[c + i] : 0;
-        factor[i] = factors[each ? c + i : 0];
+      __m128i own = _mm_setzero_si128();
+      __m256d factor = _mm256_set1_pd(some > 0 && !each ? factors[0] : 0.0);
+      if (some == 4) {
+        if (given != nullptr) own = _mm_loadu_si128(reinterpret_cast<const __m128i *>(given + c));
+        if (each) factor = _mm256_loadu_pd(factors + c);
+      } else if (some > 0) {
+        alignas(16) int32_t few[4] = {};
+        alignas(32) double few_factors[4] = {};
+        for (int64_t i = 0; i < some; ++i) {
+          few[i] = given != nullptr ? given[c + i] : 0;
+          few_factors[i] = factors[each ? c + i : 0];
+        }
+        own = _mm_load_si128(reinterpret_cast<const __m128i *>(few));
+        factor = _mm256_load_pd(few_factors);
       }
       const __m128i moved = _mm_mullo_epi32(
           _mm_loadu_si128(reinterpret_cast<const __m128i *>(sums + 4 * at)), _mm_set1_epi32(zero));
-      _mm_storeu_si128(reinterpret_cast<__m128i *>(bias + c0 + at),
-                       _mm_sub_epi32(_mm_load_si128(reinterpret_cast<__m128i *>(own)), moved));
-      _mm_storeu_ps(multiplier + c0 + at, _mm256_cvtpd_ps(_mm256_load_pd(factor)));
+      _mm_storeu_si128(reinterpret_cast<__m128i *>(bias + c0 + at), _mm_sub_epi32(own, moved));
+      _mm_storeu_ps(multiplier + c0 + at, _mm256_cvtpd_ps(factor));
     }
   }
 }
@@ -376,7 +384,8 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   d.oh = s.oh;
   d.ow = s.ow;
   const int64_t blocks = ceil_div(d.channels, WIDTH), work = s.ow * WIDTH * d.fours * 4;
-  ty_parallel(ctx, s.n * s.oh * blocks, 1 + 100000 / (work + 1),
+  const int64_t items = s.n * s.oh * blocks;
+  ty_parallel(ctx, items, even_grain(ctx, items, 1 + 100000 / (work + 1)),
               [&](int64_t begin, int64_t end, int32_t) {
                 for (int64_t item = begin; item < end; ++item) {
                   const int64_t line = item / blocks, c0 = item % blocks * WIDTH;

@@ -215,6 +215,27 @@ void run_pixels(const Q8Plan &p, int64_t begin, int64_t end, int64_t o) {
   }
 }
 
+// Chunks of whole units of pixels, and whether a thread's share of neighbouring items is outputs of
+// all pixels or pixels with all outputs.
+struct Cut {
+  int64_t chunks, unit;
+  bool by_outputs;
+};
+
+// Where weights are larger than the images, threads take outputs and read their own weights only;
+// elsewhere they take pixels, which the layers around do too.
+Cut cut_of(const ty_ctx *ctx, const Q8Plan &p, int64_t groups, int64_t chunks) {
+  const int64_t threads = ctx->threads, units = ceil_div(p.n * p.oh * p.ow, WHOLE_ROWS / 4);
+  const auto even = [&](int64_t wanted) {
+    const int64_t found = ceil_div(chunks > wanted ? chunks : wanted, threads) * threads;
+    return lesser(found, units);
+  };
+  if (threads <= 1) return {chunks, WHOLE_ROWS, true};
+  if (p.o * p.k4 * 4 <= p.n * p.image || groups < threads)
+    return {even(2 * threads), WHOLE_ROWS / 4, false};
+  return {groups * chunks % threads ? even(threads) : chunks, WHOLE_ROWS / 4, true};
+}
+
 }  // namespace
 
 void q8_run(const ty_ctx *ctx, const Q8Plan &given) {
@@ -231,18 +252,16 @@ void q8_run(const ty_ctx *ctx, const Q8Plan &given) {
   int64_t chunk = 96 * 1024 / (bytes + 1) / WHOLE_ROWS * WHOLE_ROWS;
   chunk = chunk < WHOLE_ROWS ? static_cast<int64_t>(WHOLE_ROWS)
                              : lesser(chunk, 384 / WHOLE_ROWS * WHOLE_ROWS);
-  // Two pieces for each thread, at least.
-  if (ctx->threads > 1) {
-    const int64_t wanted = ceil_div(2 * ctx->threads, groups);
-    chunk = lesser(chunk, round_up(ceil_div(pixels, wanted), WHOLE_ROWS / 2));
-  }
-  const int64_t chunks = ceil_div(pixels, chunk);
-  const int64_t items = groups * chunks;
-  const int64_t work = chunk * outputs * p.k4 * 4;
-  ty_parallel(ctx, items, 1 + 400000 / (work + 1), [&](int64_t begin, int64_t end, int32_t) {
+  const Cut cut = cut_of(ctx, p, groups, ceil_div(pixels, chunk));
+  const int64_t items = groups * cut.chunks, units = ceil_div(pixels, cut.unit);
+  const int64_t work = ceil_div(pixels, cut.chunks) * outputs * p.k4 * 4;
+  const int64_t grain = even_grain(ctx, items, 1 + 400000 / (work + 1));
+  ty_parallel(ctx, items, grain, [&](int64_t begin, int64_t end, int32_t) {
     for (int64_t item = begin; item < end; ++item) {
-      const int64_t first = item % chunks * chunk;
-      run_pixels(p, first, lesser(first + chunk, pixels), item / chunks * outputs);
+      const int64_t group = cut.by_outputs ? item / cut.chunks : item % groups;
+      const int64_t at = cut.by_outputs ? item % cut.chunks : item / groups;
+      run_pixels(p, at * units / cut.chunks * cut.unit,
+                 lesser((at + 1) * units / cut.chunks * cut.unit, pixels), group * outputs);
     }
   });
 }

@@ -91,5 +91,16 @@ inline void ty_parallel(const ty_ctx *ctx, int64_t n, int64_t grain, const Body 
                     const_cast<void *>(static_cast<const void *>(&body)));
 }
 
+// A grain of about `least` items or more with which threads get equal shares of n items.
+inline int64_t even_grain(const ty_ctx *ctx, int64_t n, int64_t least) {
+  const int64_t worth = ceil_div(n, least);
+  const int64_t threads = lesser(worth, ctx->threads);
+  if (threads <= 1) return least;
+  const int64_t share = ceil_div(n, threads);
+  int64_t pieces = share / least;
+  while (pieces > 1 && share % pieces != 0) --pieces;
+  return pieces > 1 ? share / pieces : share;
+}
+
 }  // namespace
 }  // namespace TY_ISA

@@ -1,4 +1,5 @@
 // Pooling of images whose channels lie in blocks of one vector, in either element.
+#include "bands.hpp"
 #include "element.hpp"
 #include "vmath.hpp"
 #include "windows.hpp"
@@ -34,23 +35,22 @@ TY_INLINE vf window_sum(const element *x, int64_t width, Span rows, Span columns
 
 // Fills y by what window(first pixel of a plane, rows, columns) gives.
 template <typename Window>
-int pool(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, Pooling p,
+int pool(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const Pooling &p,
          const Window &window) {
   const element *x = static_cast<const element *>(inputs[0].data);
   element *y = static_cast<element *>(outputs[0].data);
-  p.planes = inputs[0].shape[0] * blocks_of(inputs[0].shape[1]);
+  const int64_t blocks = blocks_of(inputs[0].shape[1]);
   const int64_t weight = (p.inputs() + p.outputs()) / (p.h.outputs + 1) + 1;
-  ty_parallel(ctx, p.planes * p.h.outputs, BLOCK_GRAIN / weight + 1,
-              [&](int64_t begin, int64_t end, int32_t) {
-                for (int64_t i = begin; i < end; ++i) {
-                  const int64_t block = i / p.h.outputs, oh = i % p.h.outputs;
-                  const element *from = x + block * p.inputs() * VF;
-                  element *to = y + (block * p.outputs() + oh * p.w.outputs) * VF;
-                  const Span rows = p.h.at(oh);
-                  for (int64_t ow = 0; ow < p.w.outputs; ++ow)
-                    vstore_element(to + ow * VF, window(from, rows, p.w.at(ow)));
-                }
-              });
+  for_bands(ctx, {inputs[0].shape[0], blocks, p.h.outputs, p.outputs(), weight}, BLOCK_GRAIN,
+            [&](int64_t plane, int64_t begin, int64_t end) {
+              const element *from = x + plane * p.inputs() * VF;
+              for (int64_t oh = begin; oh < end; ++oh) {
+                element *to = y + (plane * p.outputs() + oh * p.w.outputs) * VF;
+                const Span rows = p.h.at(oh);
+                for (int64_t ow = 0; ow < p.w.outputs; ++ow)
+                  vstore_element(to + ow * VF, window(from, rows, p.w.at(ow)));
+              }
+            });
   return 0;
 }
 

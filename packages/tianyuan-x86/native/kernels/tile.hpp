@@ -49,9 +49,9 @@ struct TileArgs {
   const TileOut *out;  // TILE_UNIT, TILE_BLOCK: where finished sums go instead of `c`, or NULL
   // TILE_AHEAD only:
   int64_t c_row;
-  const float *from;      // what `accumulate` starts from instead of `c`, rows without gaps, or NULL
-  const float *plus;      // added to `from`, in the same form, or NULL
-  const float *offset;    // added to every row, or NULL
+  const float *from;    // what `accumulate` starts from instead of `c`, rows without gaps, or NULL
+  const float *plus;    // added to `from`, in the same form, or NULL
+  const float *offset;  // added to every row, or NULL
   const float *residual;  // in the form of c, or NULL
   bool clips;
   float lower, upper;

@@ -1,4 +1,5 @@
-// The pool: every item once, pieces that ignore the thread count, nesting, many callers, fork.
+// The pool: every item once, pieces that ignore the thread count, shares, nesting, many callers,
+// fork.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -96,6 +97,40 @@ void workers_take_part() {
     while (arrived.load() < 2) std::this_thread::yield();
   });
   CHECK(seen.size() == 2);
+}
+
+// Two threads in lockstep each run their own half, from its front.
+void shares_are_neighbouring_pieces() {
+  ThreadPool pool(2);
+  std::vector<int64_t> order[2];
+  std::atomic<int> begun[2] = {{0}, {0}};
+  loop(pool, 2, 10, 1, [&](int64_t begin, int64_t, int32_t slot) {
+    order[slot].push_back(begin);
+    const int step = begun[slot].fetch_add(1) + 1;
+    while (begun[1 - slot].load() < step) std::this_thread::yield();
+  });
+  CHECK((order[0] == std::vector<int64_t>{0, 1, 2, 3, 4}));
+  CHECK((order[1] == std::vector<int64_t>{5, 6, 7, 8, 9}));
+}
+
+// A thread that is held up in its first piece is helped from the end of its share.
+void helpers_take_from_the_end() {
+  ThreadPool pool(2);
+  std::vector<int64_t> order;
+  std::atomic<bool> held{false};
+  std::atomic<int> others{0};
+  loop(pool, 2, 8, 1, [&](int64_t begin, int64_t, int32_t slot) {
+    if (slot == 1) {
+      CHECK(begin == 4);
+      held.store(true);
+      while (others.load() < 7) std::this_thread::yield();
+      return;
+    }
+    while (!held.load()) std::this_thread::yield();
+    order.push_back(begin);
+    others.fetch_add(1);
+  });
+  CHECK((order == std::vector<int64_t>{0, 1, 2, 3, 7, 6, 5}));
 }
 
 void parked_workers_wake() {
@@ -212,6 +247,8 @@ int main() {
   RUN(pieces_do_not_depend_on_threads);
   RUN(slots_are_unique_at_any_time);
   RUN(workers_take_part);
+  RUN(shares_are_neighbouring_pieces);
+  RUN(helpers_take_from_the_end);
   RUN(parked_workers_wake);
   RUN(nested_loops_run_inline);
   RUN(many_callers_at_once);

@@ -66,14 +66,26 @@ def _rows(expands: bool, call: Call) -> str | None:
     return _form(expands, call)
 
 
-def _by_channels(g: geo.Geometry, lanes: int, threads: int) -> bool:
+def _again(g: geo.Geometry, threads: int, expands: bool) -> int:
+    """Return how many rows of the image are expanded twice where threads take rows."""
+    return (threads - 1) * max(g.kh - g.stride[0], 0) if expands else 0
+
+
+def _shareable(g: geo.Geometry, lanes: int) -> bool:
+    return geo.round_up(g.c, lanes) * g.oh * g.ow <= _SHARED
+
+
+def _by_channels(g: geo.Geometry, lanes: int, threads: int, expands: bool) -> bool:
     """Tell whether threads share the plane that is projected, instead of taking rows each."""
-    middle = geo.round_up(g.c, lanes) * g.oh * g.ow
-    return threads > 1 and g.n < threads and middle <= _SHARED
+    if threads <= 1 or g.n >= threads or not _shareable(g, lanes):
+        return False
+    uneven = geo.round_up(g.oh, threads) - g.oh
+    lost = 2 * g.h * uneven + g.oh * _again(g, threads, expands)
+    return 10 * lost > 2 * g.h * g.oh
 
 
 def _scratch(g: geo.Geometry, lanes: int, expands: bool) -> int:
-    """Return the floats of a slot: expanded rows and the depthwise result of a band."""
+    """Return the most floats of a slot: expanded rows and the depthwise result of a band."""
     channels = geo.round_up(g.c, lanes)
 
     def floats(rows: int) -> int:
@@ -83,7 +95,7 @@ def _scratch(g: geo.Geometry, lanes: int, expands: bool) -> int:
     rows = 1
     while rows < g.oh and floats(rows + 1) <= _WIDE:
         rows += 1
-    return floats(-(-g.oh // -(-g.oh // rows)))
+    return floats(rows)
 
 
 def _workspace(lanes: int, expands: bool, call: Call) -> int:
@@ -91,7 +103,7 @@ def _workspace(lanes: int, expands: bool, call: Call) -> int:
     narrow = int(call.inputs[0].shape[1]) if expands else 0
     records = -(-narrow // lanes) + -(-g.c // lanes)
     floats = call.threads * _scratch(g, lanes, expands)
-    if _by_channels(g, lanes, call.threads):  # or by rows, where the pool has fewer threads
+    if call.threads > 1 and _shareable(g, lanes):  # the pool may have any fewer threads
         shared = geo.round_up(g.c, 2 * lanes) * g.oh * g.ow
         rings = call.threads * 2 * lanes * g.h * g.w if expands else 0
         floats = max(floats, shared + rings)
@@ -104,9 +116,8 @@ def _cost(lanes: int, expands: bool, call: Call) -> float:
     pixels, results = g.n * g.h * g.w, g.n * g.oh * g.ow
     threads = min(float(call.threads), max(1.0, g.flops / 1e5))
     again = 1.0
-    if not _by_channels(g, lanes, call.threads):
-        # Rows around the cuts between threads are expanded twice.
-        again += (threads - 1.0) * max(g.kh - g.stride[0], 0) / max(g.h, 1)
+    if not _by_channels(g, lanes, call.threads, expands):
+        again += _again(g, call.threads, expands) / max(g.h, 1)
     narrow = int(call.inputs[0].shape[1]) if expands else 0
     products = 2.0 * results * padded(int(call.outputs[0].shape[1])) * g.c
     products += 2.0 * pixels * again * narrow * padded(g.c)

@@ -2,10 +2,12 @@
 // the number of threads.
 //
 // The thread that calls parallel_for takes part itself and calls as many workers as the loop can
-// use; the others sleep on. Workers spin for a moment after a loop, so that the next kernel finds
-// them awake, then park. A caller that finds the pool busy with another thread's loop runs its own
-// pieces itself, and so does a call from inside a piece. After fork() the child has no workers; it
-// starts new ones at its next loop.
+// use; the others sleep on. Each has a share of neighbouring pieces and helps others from the end
+// of theirs once it is through, so that a thread finds in its own cache what it wrote in the loop
+// before. Workers spin for a moment after a loop, so that the next kernel finds them awake, then
+// park. A caller that finds the pool busy with another thread's loop runs its own pieces itself, and
+// so does a call from inside a piece. After fork() the child has no workers; it starts new ones at
+// its next loop.
 #pragma once
 
 #include <algorithm>
@@ -87,19 +89,51 @@ class ThreadPool {
   }
 
  private:
-  struct alignas(64) Job {
+  struct Job {
     ty_task task = nullptr;
     void *arg = nullptr;
     int64_t n = 0;
     int64_t piece = 1;
-    int32_t limit = 1;
-    alignas(64) std::atomic<int64_t> next{0};
+    int32_t limit = 1;  // threads that take part
   };
 
-  // A thread of the pool; each waits on memory of its own.
+  // Pieces that nobody has taken: the next one, and in the upper half the end.
+  class Share {
+   public:
+    void fill(int64_t begin, int64_t end) {
+      range_.store(static_cast<uint64_t>(begin) | static_cast<uint64_t>(end) << 32,
+                   std::memory_order_relaxed);
+    }
+
+    // A piece from the front, or from the back for those who help, -1 where none is left.
+    int64_t take(bool front) {
+      uint64_t range = range_.load(std::memory_order_relaxed);
+      for (;;) {
+        const uint64_t next = range & UINT32_MAX, end = range >> 32;
+        if (next >= end) return -1;
+        const uint64_t rest = front ? range + 1 : range - (uint64_t{1} << 32);
+        if (range_.compare_exchange_weak(range, rest, std::memory_order_relaxed)) {
+          return static_cast<int64_t>(front ? next : end - 1);
+        }
+      }
+    }
+
+   private:
+    std::atomic<uint64_t> range_{0};
+  };
+
+  enum Order : int32_t {
+    idle,     // nothing to do; the caller may write the job
+    called,   // the job is there; the worker may begin or the caller withdraw
+    running,  // the worker is at it
+  };
+
+  // A thread of the pool. What a call has to say lies in the one cache line that it waits for.
   struct alignas(64) Worker {
-    std::atomic<uint64_t> calls{0};  // grows when the worker is to look at the job
+    std::atomic<int32_t> order{idle};
     std::atomic<bool> parked{false};
+    Share share;
+    Job job;
     std::mutex park;
     std::condition_variable wake;
     std::thread thread;
@@ -117,10 +151,12 @@ class ThreadPool {
     const uint64_t born;
     std::mutex owner;  // held by the thread whose loop runs
     std::vector<std::unique_ptr<Worker>> workers;
-    Job job;
-    alignas(64) std::atomic<int32_t> inside{0};  // workers that may look at the job
-    std::atomic<bool> open{false};               // whether the job may be looked at
-    std::atomic<bool> stopping{false};
+    alignas(64) Share share;  // of the caller
+    alignas(64) std::atomic<bool> stopping{false};
+
+    Share &share_of(int32_t slot) {
+      return slot == 0 ? share : workers[static_cast<size_t>(slot) - 1]->share;
+    }
   };
 
   static constexpr int spins = 2000;
@@ -157,71 +193,72 @@ class ThreadPool {
     current = before;
   }
 
-  static void run_pieces(Job &job, int32_t slot) {
+  static void run_pieces(State &state, const Job &job, int32_t slot) {
     int32_t &current = current_slot();
     current = slot;
-    for (;;) {
-      const int64_t begin = job.next.fetch_add(job.piece, std::memory_order_relaxed);
-      if (begin >= job.n) break;
-      job.task(job.arg, begin, std::min(job.n, begin + job.piece), slot);
+    for (int32_t at = 0; at < job.limit; ++at) {
+      Share &share = state.share_of((slot + at) % job.limit);
+      for (int64_t piece; (piece = share.take(at == 0)) >= 0;) {
+        const int64_t begin = piece * job.piece;
+        job.task(job.arg, begin, std::min(job.n, begin + job.piece), slot);
+      }
     }
     current = -1;
   }
 
   void fork_join(State &state, int32_t threads, int64_t n, int64_t piece, ty_task task, void *arg) {
-    Job &job = state.job;
-    job.task = task;
-    job.arg = arg;
-    job.n = n;
-    job.piece = piece;
     const int64_t pieces = (n + piece - 1) / piece;
-    job.limit = static_cast<int32_t>(std::min<int64_t>(std::min(threads, size()), pieces));
-    job.next.store(0, std::memory_order_relaxed);
-    state.open.store(true);
+    const int64_t limit = std::min<int64_t>(std::min(threads, size()), pieces);
+    const Job job = {task, arg, n, piece, static_cast<int32_t>(limit)};
+    // Whoever is there may help anybody, so all shares come first.
+    for (int32_t slot = 0; slot < job.limit; ++slot) {
+      state.share_of(slot).fill(slot * pieces / limit, (slot + 1) * pieces / limit);
+    }
     for (int32_t slot = 1; slot < job.limit; ++slot) {
       Worker &worker = *state.workers[static_cast<size_t>(slot) - 1];
-      worker.calls.fetch_add(1);
+      worker.job = job;
+      worker.order.store(called);
       worker.notify();
     }
-    run_pieces(job, 0);
-    // A worker first announces itself, then looks whether the job is open: once it is closed and
-    // nobody is inside, every piece that was taken has run and nobody will look at the job again.
-    state.open.store(false);
-    for (int spin = 0; state.inside.load() != 0; ++spin) {
-      if (spin < spins) {
-        pause_cpu();
-      } else {
-        yield_cpu();
+    run_pieces(state, job, 0);
+    // Every piece has been taken: who has not begun need not, the others are waited for.
+    for (int32_t slot = 1; slot < job.limit; ++slot) {
+      Worker &worker = *state.workers[static_cast<size_t>(slot) - 1];
+      int32_t order = called;
+      if (worker.order.load(std::memory_order_acquire) == called &&
+          worker.order.compare_exchange_strong(order, idle)) {
+        continue;
+      }
+      for (int spin = 0; worker.order.load(std::memory_order_acquire) != idle; ++spin) {
+        if (spin < spins) {
+          pause_cpu();
+        } else {
+          yield_cpu();
+        }
       }
     }
   }
 
-  // The job may be a later one than the worker was called for, and may not want it.
-  static void join_in(State &state, int32_t slot) {
-    state.inside.fetch_add(1);
-    if (state.open.load() && slot < state.job.limit) run_pieces(state.job, slot);
-    state.inside.fetch_sub(1);
-  }
-
-  static void wait(const State &state, Worker &worker, uint64_t seen) {
-    const auto called = [&] { return worker.calls.load() != seen || state.stopping.load(); };
+  static void wait(const State &state, Worker &worker) {
+    const auto wanted = [&] { return worker.order.load() == called || state.stopping.load(); };
     for (int spin = 0; spin < spins; ++spin) {
-      if (called()) return;
+      if (wanted()) return;
       pause_cpu();
     }
     std::unique_lock<std::mutex> hold(worker.park);
     worker.parked.store(true);
-    worker.wake.wait(hold, called);
+    worker.wake.wait(hold, wanted);
     worker.parked.store(false);
   }
 
   static void work(State &state, Worker &worker, int32_t slot) {
-    uint64_t seen = 0;
     for (;;) {
-      wait(state, worker, seen);
+      wait(state, worker);
       if (state.stopping.load()) return;
-      seen = worker.calls.load();
-      join_in(state, slot);
+      int32_t order = called;
+      if (!worker.order.compare_exchange_strong(order, running)) continue;
+      run_pieces(state, worker.job, slot);
+      worker.order.store(idle, std::memory_order_release);
     }
   }
 
