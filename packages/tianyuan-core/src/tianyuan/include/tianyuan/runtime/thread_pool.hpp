@@ -5,9 +5,9 @@
 // use; the others sleep on. Each has a share of neighbouring pieces and helps others from the end
 // of theirs once it is through, so that a thread finds in its own cache what it wrote in the loop
 // before. Workers spin for a moment after a loop, so that the next kernel finds them awake, then
-// park. A caller that finds the pool busy with another thread's loop runs its own pieces itself, and
-// so does a call from inside a piece. After fork() the child has no workers; it starts new ones at
-// its next loop.
+// park. A caller that finds the pool busy with another thread's loop runs its own pieces itself,
+// and so does a call from inside a piece. After fork() the child has no workers; it starts new ones
+// at its next loop.
 #pragma once
 
 #include <algorithm>
