@@ -168,7 +168,7 @@ def quantize(
     >>> net = quantize_qat(M.Sequential(M.QuantStub(), M.Linear(2, 2), M.DequantStub()))
     >>> _ = net.train()(Tensor(np.float32([[1.0, -1.0]])))
     >>> type(quantize(net.eval())[1]).__module__
-    'tianyuan_quant.quantized.product'
+    'tianyuan_quant.quantized.linear'
     """
     from .quantized import QuantizedForward, QuantizedModule, QuantizedSite
 

@@ -1,5 +1,16 @@
 """Modules of integers, reached as ``tianyuan.module.quantized``."""
 
+from .convolution import (
+    Conv2d,
+    ConvBn2d,
+    ConvBnRelu2d,
+    ConvRelu2d,
+    ConvTranspose2d,
+    ConvTransposeBn2d,
+    ConvTransposeBnRelu2d,
+    ConvTransposeRelu2d,
+)
+from .linear import BatchMatMulActivation, Linear, LinearBn1d, LinearBnRelu1d, LinearRelu
 from .module import QuantizedModule
 from .other import (
     Concat,
@@ -9,22 +20,7 @@ from .other import (
     QuantizedSite,
     QuantStub,
 )
-from .product import (
-    BatchMatMulActivation,
-    Conv2d,
-    ConvBn2d,
-    ConvBnRelu2d,
-    ConvRelu2d,
-    ConvTranspose2d,
-    ConvTransposeBn2d,
-    ConvTransposeBnRelu2d,
-    ConvTransposeRelu2d,
-    Linear,
-    LinearBn1d,
-    LinearBnRelu1d,
-    LinearRelu,
-    QuantizedProduct,
-)
+from .product import QuantizedProduct
 from .weights import LinearDynamic, LinearInt4
 
 __all__ = [
