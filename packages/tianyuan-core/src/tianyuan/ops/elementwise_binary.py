@@ -32,14 +32,14 @@ def _pair(left: Slope | None, right: Slope | None) -> Grad:
     """Make a gradient from one slope ``(g, a, b, y)`` per input; None stands for zero."""
 
     def grad(ctx: GradContext, grads: Any) -> Sequence[Any]:
-        (a, b), y, g = ctx.inputs, ctx.outputs[0], grads[0]
+        g = grads[0]
         if g is None:
             return (None, None)
-        results: list[Any] = []
-        for need, slope, like in zip(ctx.needs, (left, right), (a, b), strict=True):
-            found = slope(g, a, b, y) if need and slope is not None else None
-            results.append(None if found is None else unbroadcast(found, like.shape))
-        return results
+        (a, b), (y,), (needs_a, needs_b) = ctx.inputs, ctx.outputs, ctx.needs
+        return (
+            unbroadcast(left(g, a, b, y), a.shape) if needs_a and left is not None else None,
+            unbroadcast(right(g, a, b, y), b.shape) if needs_b and right is not None else None,
+        )
 
     return grad
 
