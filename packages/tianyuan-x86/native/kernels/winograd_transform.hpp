@@ -167,5 +167,19 @@ TY_INLINE void transform_kernel(const vf *g, vf *u) {
   u[M + 1] = g[2];
 }
 
+// F(M, 3) along an axis: OUTPUTS from SIZE samples, the next tile STEP samples further, by products
+// at SIZE positions with WEIGHTS different weights. Positions of a level have a use where at least
+// needs(level) outputs are kept: infinity for the last output only.
+template <int M>
+struct UnitStride {
+  enum { OUTPUTS = M, SIZE = M + 2, STEP = M, WEIGHTS = M + 2, LEVELS = 2 };
+  static constexpr int level(int position) { return position == M + 1; }
+  static constexpr int needs(int level) { return level ? M : 1; }
+  static constexpr int weight(int position) { return position; }
+  TY_INLINE void input(const vf *d, vf *v) { transform_input<M>(d, v); }
+  TY_INLINE void output(const vf *m, vf *y) { transform_output<M>(m, y); }
+  TY_INLINE void kernel(const vf *g, vf *u) { transform_kernel<M>(g, u); }
+};
+
 }  // namespace
 }  // namespace TY_ISA

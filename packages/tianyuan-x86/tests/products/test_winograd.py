@@ -28,6 +28,8 @@ SHAPES = [
     (1, 5, 3, 3, 1, (0, 0, 0, 0)),
     (4, 8, 17, 31, 48, ONE),
     (0, 8, 6, 6, 16, ONE),
+    (2, 32, 31, 30, 20, ONE),  # several blocks of tiles, of which last rows and columns are cut
+    (1, 150, 15, 43, 8, ONE),
 ]
 ACTIVATIONS = {
     "identity": lambda x: x,

@@ -68,6 +68,10 @@ class Variant(NamedTuple):
         """Return how many products of matrices the method takes."""
         return self.size**2
 
+    def positions(self, outputs: int) -> int:
+        """Return how many products an axis of a plane takes: infinity is for whole tiles only."""
+        return -(-outputs // self.m) * self.size - (outputs % self.m != 0)
+
     def kernel_transform(self) -> np.ndarray:
         """Return G in float64, (m + 2) x 3: rows [1, p, p^2] / prod (p - q), last [0, 0, 1]."""
         finite = [0.0] + [signed for p in self.points for signed in (p, -p)]
@@ -189,9 +193,13 @@ def _geometry(call: Call) -> geo.Geometry:
 
 
 class _Plan(NamedTuple):
-    """How winograd.cpp cuts a call into tiles; its plan_tiles knows the same."""
+    """How winograd.cpp cuts a call into tiles; its plan_tiles knows the same.
+
+    ``rows`` counts the rows of all products of matrices.
+    """
 
     tiles: int
+    rows: int
     c_blocks: int
     o_blocks: int
     block: int
@@ -205,8 +213,9 @@ def _plan(variant: Variant, lanes: int, call: Call) -> _Plan:
     count = -(-tiles // fit)
     block = -(-tiles // count)
     strips = -(-block // tile_rows)
-    rows = -(-block // strips)
-    return _Plan(tiles, c_blocks, blocks(g.o, lanes), rows * strips)
+    height = -(-block // strips)
+    rows = g.n * variant.positions(g.oh) * variant.positions(g.ow)
+    return _Plan(tiles, rows, c_blocks, blocks(g.o, lanes), height * strips)
 
 
 def _workspace(variant: Variant, lanes: int, call: Call) -> int:
@@ -215,7 +224,7 @@ def _workspace(variant: Variant, lanes: int, call: Call) -> int:
         return 0
     p = _plan(variant, lanes, call)
     table = geo.round_up(p.c_blocks * _SEGMENT, 64)
-    tiles = variant.frequencies * ((p.block * p.c_blocks) | 1) * lanes
+    tiles = variant.frequencies * ((p.block * p.c_blocks + 1) | 1) * lanes
     products = variant.frequencies * ((p.block * _VECTORS) | 1) * lanes
     # Fewer threads may run than are planned for, so the room does not depend on who shares.
     return table + 4 * (tiles + products) * call.threads
@@ -244,7 +253,7 @@ def _cost(variant: Variant, lanes: int, call: Call) -> float:
     if 0 in (g.n, g.o) or g.oh <= 0 or g.ow <= 0:
         return _START
     p = _plan(variant, lanes, call)
-    matrices = p.tiles * variant.frequencies * p.c_blocks * p.o_blocks * lanes
+    matrices = p.rows * p.c_blocks * p.o_blocks * lanes
     threads = min(float(call.threads), max(1.0, 2.0 * matrices * lanes / 1e6))
     products = 2.0 * matrices * lanes / _RATE[lanes]
     weights = 4.0 * variant.frequencies * p.c_blocks * p.o_blocks * lanes**2 / _WEIGHTS
