@@ -18,7 +18,7 @@ enum { THIN = 4 };  // up to so many queries meet keys that are not packed
 // One thread's memory. `sums` holds, for every tile, its rows' weighted values in tiles of two
 // vectors; `best` and `total` VF values for every tile: a row's largest score and its weights' sum.
 struct Scratch {
-  float *keys, *values, *scores, *sums, *best, *total;
+  float *keys, *values, *scores, *sums, *best, *total, *queries;
 };
 
 int64_t tiles_of(int64_t rows) { return (rows + TILE_ROWS - 1) / TILE_ROWS; }
@@ -27,7 +27,7 @@ int64_t floats_of(const Attention &a) {
   const int64_t rows = lesser(a.rows, ROWS), keys = lesser(round_up(a.keys, TILE_LANES), KEYS);
   const int64_t tail = a.width % TILE_LANES ? static_cast<int64_t>(TILE_LANES) : 0;
   return keys * (a.depth + tail + TILE_ROWS) + rows * round_up(a.width, TILE_LANES) +
-         2 * VF * tiles_of(rows);
+         2 * VF * tiles_of(rows) + TILE_ROWS * a.depth;
 }
 
 Scratch scratch_of(const Attention &a, float *memory) {
@@ -40,6 +40,7 @@ Scratch scratch_of(const Attention &a, float *memory) {
   s.sums = s.scores + keys * TILE_ROWS;
   s.best = s.sums + rows * round_up(a.width, TILE_LANES);
   s.total = s.best + VF * tiles_of(rows);
+  s.queries = s.total + VF * tiles_of(rows);
   return s;
 }
 
@@ -48,22 +49,29 @@ struct Block {
   bool start;            // no block was before it
 };
 
+// Keys times the scale, transposed, in panels.
 void pack_keys(const Attention &a, const Block &block, const Scratch &s) {
-  for (int64_t j = 0; j < block.count; j += TILE_LANES)
-    pack_b_columns(s.keys + j * a.depth, a.key + (block.first + j) * a.depth, a.depth,
-                   lesser(TILE_LANES, block.count - j), a.depth);
   const vf scale = vset1(a.scale);
-  const int64_t size = round_up(block.count, TILE_LANES) * a.depth;
-  for (int64_t i = 0; i < size; i += VF) vstore(s.keys + i, vmul(vload(s.keys + i), scale));
+  for (int64_t j = 0; j < round_up(block.count, TILE_LANES); j += VF) {
+    const float *from = a.key + (block.first + j) * a.key_row;
+    float *to = s.keys + j / TILE_LANES * TILE_LANES * a.depth + j % TILE_LANES;
+    for (int64_t k = 0; k < a.depth; k += VF) {
+      const int64_t some = lesser(VF, a.depth - k);
+      vf columns[VF];
+      vload_columns(columns, from + k, a.key_row, block.count - j, some);
+      for (int64_t r = 0; r < some; ++r)
+        vstore(to + (k + r) * TILE_LANES, vmul(columns[r], scale));
+    }
+  }
 }
 
-// Packs a block's keys times the scale, and those columns of its values that fill no panel.
+// Packs a block's keys, and those columns of its values that fill no panel.
 void pack_block(const Attention &a, const Block &block, const Scratch &s) {
   if (a.rows > THIN) pack_keys(a, block, s);
   const int64_t whole = a.width / TILE_LANES * TILE_LANES;
   if (whole < a.width && a.rows > 1)
-    pack_b_rows(s.values, a.value + block.first * a.width + whole, a.width, a.width - whole,
-                block.count);
+    pack_b_rows(s.values, a.value + block.first * a.value_row + whole, a.value_row,
+                a.width - whole, block.count);
 }
 
 // Rows [row, row + height) of the queries and what they sum up in.
@@ -75,11 +83,23 @@ struct Tile {
 // The scores of few queries by dot products; scaled queries lie where packed keys would.
 void score_thin(const Attention &a, const Tile &tile, const Block &block, int64_t count,
                 const Scratch &s) {
-  const float *query = a.query + tile.row * a.depth;
-  for (int64_t i = 0; i < tile.height * a.depth; ++i) s.keys[i] = query[i] * a.scale;
+  for (int64_t r = 0; r < tile.height; ++r)
+    for (int64_t i = 0; i < a.depth; ++i)
+      s.keys[r * a.depth + i] = a.query[(tile.row + r) * a.query_row + i] * a.scale;
   for (int64_t j = 0; j < count; j += TILE_LANES)
-    multiply_dots(s.keys, a.depth, tile.height, a.key + (block.first + j) * a.depth, a.depth,
+    multiply_dots(s.keys, a.depth, tile.height, a.key + (block.first + j) * a.key_row, a.key_row,
                   lesser(TILE_LANES, count - j), a.depth, s.scores + j * tile.height, TILE_LANES);
+}
+
+// Copies queries whose rows lie multiples of 4 KiB apart, and would evict one another.
+const float *queries_of(const Attention &a, const Tile &tile, const Scratch &s, int64_t *row) {
+  const float *from = a.query + tile.row * a.query_row;
+  *row = a.query_row;
+  if (a.query_row % 1024 != 0) return from;
+  *row = a.depth;
+  for (int64_t r = 0; r < tile.height; ++r, from += a.query_row)
+    memcpy(s.queries + r * a.depth, from, static_cast<size_t>(a.depth) * sizeof(float));
+  return s.queries;
 }
 
 // Scores of a tile, in panels [TILE_LANES keys][row][key].
@@ -88,8 +108,7 @@ void score(const Attention &a, const Tile &tile, const Block &block, int64_t cou
   if (a.rows <= THIN) return score_thin(a, tile, block, count, s);
   const TileSegment whole = {0, 0, a.depth};
   TileArgs t = {};
-  t.a = a.query + tile.row * a.depth;
-  t.a_row = a.depth;
+  t.a = queries_of(a, tile, s, &t.a_row);
   t.a_step = 1;
   t.b_step = TILE_LANES;
   t.b_next = VF;
@@ -169,12 +188,12 @@ void add_columns(const float *weights, const float *values, int64_t step, int64_
 // Adds one row's weighted values; of a tile of one row, weights and sums are contiguous.
 void accumulate_row(const Attention &a, const Tile &tile, const Block &block, int64_t count,
                     const float *weights) {
-  const float *values = a.value + block.first * a.width;
+  const float *values = a.value + block.first * a.value_row;
   int64_t j = 0;
   for (; j + 4 * VF <= a.width; j += 4 * VF)
-    add_columns<4>(weights, values + j, a.width, count, vtail_of(VF), block.start, tile.sums + j);
+    add_columns<4>(weights, values + j, a.value_row, count, vtail_of(VF), block.start, tile.sums + j);
   for (; j < a.width; j += VF)
-    add_columns<1>(weights, values + j, a.width, count, vtail_of(a.width - j), block.start,
+    add_columns<1>(weights, values + j, a.value_row, count, vtail_of(a.width - j), block.start,
                    tile.sums + j);
 }
 
@@ -194,8 +213,8 @@ void accumulate(const Attention &a, const Tile &tile, const Block &block, int64_
   t.accumulate = !block.start;
   for (int64_t j = 0; j < a.width; j += TILE_LANES) {
     const bool direct = j < whole;
-    t.b = direct ? a.value + block.first * a.width + j : s.values;
-    t.b_step = direct ? a.width : static_cast<int64_t>(TILE_LANES);
+    t.b = direct ? a.value + block.first * a.value_row + j : s.values;
+    t.b_step = direct ? a.value_row : static_cast<int64_t>(TILE_LANES);
     t.c = tile.sums + j * tile.height;
     for (int64_t i = 0; i < t.n_segments; ++i)
       segments[i] = {i * TILE_LANES * tile.height, i * TILE_LANES * t.b_step,
@@ -245,7 +264,7 @@ void attend(const Attention &a, const Tile &tile, const Block &block, const Scra
 void finish(const Attention &a, const Tile &tile) {
   for (int64_t r = 0; r < tile.height; ++r) {
     const vf total = vset1(tile.total[r]);
-    float *to = a.out + (tile.row + r) * a.width;
+    float *to = a.out + (tile.row + r) * a.out_row;
     for (int64_t j = 0; j < a.width; j += VF) {
       const int64_t panel = j / TILE_LANES * TILE_LANES;
       const float *from = tile.sums + panel * tile.height + r * row_step(a, panel) + j - panel;
@@ -272,10 +291,7 @@ void run_rows(const Attention &a, int64_t begin, int64_t end, const Scratch &s) 
   for (int64_t i = 0; i < tiles; ++i) finish(a, tile_at(i));
 }
 
-int attention(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *raw,
-              void *workspace) {
-  const auto *attrs = reinterpret_cast<const ty_attention_attrs *>(raw);
-  const Attention a = attention_of(inputs, raw->n_inputs, outputs[0], attrs);
+int run(const ty_ctx *ctx, const Attention &a, void *workspace) {
   const int64_t size = a.batch * a.rows * a.width;
   if (size == 0) return 0;
   if (a.keys == 0) {
@@ -300,7 +316,20 @@ int attention(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, co
   return 0;
 }
 
+int attention(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *raw,
+              void *workspace) {
+  const auto *attrs = reinterpret_cast<const ty_attention_attrs *>(raw);
+  return run(ctx, attention_of(inputs, raw->n_inputs, outputs[0], attrs), workspace);
+}
+
+int attention_heads(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
+                    const ty_attrs *raw, void *workspace) {
+  const auto *attrs = reinterpret_cast<const ty_attention_heads_attrs *>(raw);
+  return run(ctx, heads_of(inputs, raw->n_inputs, outputs[0], attrs), workspace);
+}
+
 }  // namespace
 }  // namespace TY_ISA
 
-TY_EXPORT_KERNELS(attention, TY_KERNEL(attention, "attention_f32", "streaming"))
+TY_EXPORT_KERNELS(attention, TY_KERNEL(attention, "attention_f32", "streaming"),
+                  TY_KERNEL(attention_heads, "attention_heads_f32", "streaming"))

@@ -16,9 +16,10 @@ struct Attention {
   const float *query, *key, *value, *added;  // of batch item 0; `added` and `truth` may be NULL
   const uint8_t *truth;
   float *out;
-  int64_t mask_row, mask_step;  // distances in the mask; 0 where it repeats
+  int64_t query_row, key_row, value_row, out_row;  // distances of rows
+  int64_t mask_row, mask_step;                     // distances in the mask; 0 where it repeats
   int dims;
-  int64_t batch, extents[TY_MAX_DIMS], strides[4][TY_MAX_DIMS];
+  int64_t batch, extents[TY_MAX_DIMS], strides[5][TY_MAX_DIMS];  // of the inputs and of `out`
 };
 
 // The largest lane; lanes must not be NaN.
@@ -33,14 +34,25 @@ TY_INLINE float largest(vf a) {
   return _mm_cvtss_f32(_mm_max_ss(q, _mm_movehdup_ps(q)));
 }
 
+// Where a mask lies, and how it repeats.
+static inline void add_mask(Attention *a, const ty_tensor &mask) {
+  if (mask.dtype == TY_BOOL)
+    a->truth = static_cast<const uint8_t *>(mask.data);
+  else
+    a->added = static_cast<const float *>(mask.data);
+  const int64_t rows = mask.shape[mask.ndim - 2], keys = mask.shape[mask.ndim - 1];
+  a->mask_row = rows == 1 ? 0 : keys;
+  a->mask_step = keys == 1 ? 0 : 1;
+}
+
 static inline Attention attention_of(const ty_tensor *inputs, int count, const ty_tensor &out,
                                      const ty_attention_attrs *attrs) {
   const ty_tensor &q = inputs[0], &k = inputs[1];
   Attention a = {};
   a.rows = q.shape[q.ndim - 2];
-  a.depth = q.shape[q.ndim - 1];
+  a.depth = a.query_row = a.key_row = q.shape[q.ndim - 1];
   a.keys = k.shape[k.ndim - 2];
-  a.width = out.shape[out.ndim - 1];
+  a.width = a.value_row = a.out_row = out.shape[out.ndim - 1];
   a.scale = static_cast<float>(attrs->scale);
   a.causal = attrs->causal != 0;
   a.query = static_cast<const float *>(q.data);
@@ -51,28 +63,48 @@ static inline Attention attention_of(const ty_tensor *inputs, int count, const t
   a.batch = 1;
   for (int axis = 0; axis < a.dims; ++axis) a.batch *= a.extents[axis] = out.shape[axis];
   for (int i = 0; i < count; ++i) batch_strides(inputs[i], out, a.strides[i]);
+  batch_strides(out, out, a.strides[4]);
+  if (count == 4) add_mask(&a, inputs[3]);
+  return a;
+}
+
+// The same where heads are columns: one more axis of the batch.
+static inline Attention heads_of(const ty_tensor *inputs, int count, const ty_tensor &out,
+                                 const ty_attention_heads_attrs *attrs) {
+  const ty_attention_attrs plain = {{}, attrs->scale, attrs->causal};
+  const int64_t *starts = TY_INTS(attrs, attrs->starts), *steps = TY_INTS(attrs, attrs->steps);
+  Attention a = attention_of(inputs, 3, out, &plain);
+  a.query_row = inputs[0].shape[inputs[0].ndim - 1];
+  a.key_row = inputs[1].shape[inputs[1].ndim - 1];
+  a.value_row = inputs[2].shape[inputs[2].ndim - 1];
+  a.depth = attrs->depth;
+  a.width = attrs->width;
+  a.query += starts[0];
+  a.key += starts[1];
+  a.value += starts[2];
+  for (int i = 0; i < 3; ++i) a.strides[i][a.dims] = steps[i];
+  a.strides[4][a.dims] = a.width;
+  a.extents[a.dims++] = attrs->heads;
+  a.batch *= attrs->heads;
   if (count == 4) {
-    const ty_tensor &mask = inputs[3];
-    if (mask.dtype == TY_BOOL)
-      a.truth = static_cast<const uint8_t *>(mask.data);
-    else
-      a.added = static_cast<const float *>(mask.data);
-    const int64_t rows = mask.shape[mask.ndim - 2], keys = mask.shape[mask.ndim - 1];
-    a.mask_row = rows == 1 ? 0 : keys;
-    a.mask_step = keys == 1 ? 0 : 1;
+    ty_tensor scores = out;  // what the mask broadcasts to, as far as its batch is concerned
+    scores.ndim = a.dims + 2;
+    for (int axis = 0; axis < a.dims; ++axis) scores.shape[axis] = a.extents[axis];
+    batch_strides(inputs[3], scores, a.strides[3]);
+    add_mask(&a, inputs[3]);
   }
   return a;
 }
 
 static inline Attention item_of(const Attention &whole, int64_t item) {
   Attention a = whole;
-  a.out += item * a.rows * a.width;
-  a.query += batch_offset(a.dims, a.extents, a.strides[0], item);
-  a.key += batch_offset(a.dims, a.extents, a.strides[1], item);
-  a.value += batch_offset(a.dims, a.extents, a.strides[2], item);
-  const int64_t mask = batch_offset(a.dims, a.extents, a.strides[3], item);
-  if (a.added) a.added += mask;
-  if (a.truth) a.truth += mask;
+  const auto offset = [&](int i) { return batch_offset(a.dims, a.extents, a.strides[i], item); };
+  a.query += offset(0);
+  a.key += offset(1);
+  a.value += offset(2);
+  a.out += offset(4);
+  if (a.added) a.added += offset(3);
+  if (a.truth) a.truth += offset(3);
   return a;
 }
 

@@ -222,6 +222,12 @@ def _attention_flops(step: Step, inputs: Sequence[Slot], outputs: Sequence[Slot]
     return 2 * rows * int(keys) * (int(depth) + int(out.shape[-1]))
 
 
+def _heads_flops(step: Step, inputs: Sequence[Slot], outputs: Sequence[Slot]) -> int:
+    out, attrs = outputs[0].spec, step.attrs
+    scores = out.size // attrs.width * int(inputs[1].spec.shape[-2])
+    return 2 * scores * (attrs.depth + attrs.width)
+
+
 def _fused_flops(step: Step, inputs: Sequence[Slot], outputs: Sequence[Slot]) -> int:
     return outputs[0].spec.size * (len(step.attrs.code) // 4)
 
@@ -235,6 +241,7 @@ _FLOPS: dict[str, Callable[[Step, Sequence[Slot], Sequence[Slot]], int]] = {
     "matmul": _matmul_flops,
     "matmul_fused": _matmul_flops,
     "attention": _attention_flops,
+    "attention_heads": _heads_flops,
     "fused_elementwise": _fused_flops,
 }
 

@@ -62,7 +62,7 @@ def join(graph: Graph, device: str, options: Options) -> Graph:
     def cost(node: Node) -> float | None:
         key = selection.call_of(node, options.threads).key
         if key not in known:
-            known[key] = _least(node, device, options)
+            known[key] = least(node, device, options)
         return known[key]
 
     def visit(to: Rebuilder, node: Node) -> list[Value] | None:
@@ -129,7 +129,7 @@ def _gains(chain: _Chain, cost_of: Callable[[Node], float | None]) -> bool:
     return None in parts or cost < sum(part for part in parts if part is not None)
 
 
-def _least(node: Node, device: str, options: Options) -> float | None:
+def least(node: Node, device: str, options: Options) -> float | None:
     """Return the least cost of a native kernel, in whichever layouts; None where there is none."""
     call = selection.call_of(node, options.threads)
     served, _ = selection.allowed(call, device, options)

@@ -11,7 +11,7 @@ FAMILIES = (
     "elementwise", "cast", "reduction", "matmul", "conv", "pool", "norm", "shape", "indexing",
     "sorting", "creation", "random", "update", "fused", "quantized", "quantized_product",
     "quantized_linear",
-    "complexes", "decomposition", "attention", "bottleneck",
+    "complexes", "decomposition", "attention", "attention_heads", "bottleneck",
 )  # fmt: skip
 
 

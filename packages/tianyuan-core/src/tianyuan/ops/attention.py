@@ -45,10 +45,10 @@ def _expect_mask(op: str, mask: TensorSpec, query: TensorSpec, scores: shapes.Sh
 
 
 def _infer(specs: Specs, attrs: Attention) -> Specs:
-    return (_result("attention", specs, attrs),)
+    return (result_of("attention", specs, attrs),)
 
 
-def _result(op: str, specs: Specs, attrs: Attention) -> TensorSpec:
+def result_of(op: str, specs: Specs, attrs: Attention) -> TensorSpec:
     """Return what attention gives for query, key, value and perhaps a mask, which ``op`` takes."""
     query, key, value = specs[:3]
     if attrs.scale != attrs.scale:
@@ -129,7 +129,7 @@ def _grad(ctx: GradContext, grads: Any) -> Sequence[Any]:
 
 def _infer_backward(specs: Specs, attrs: Attention) -> Specs:
     query, key, value, out, g, *masks = specs
-    wanted = _result("attention_backward", (query, key, value, *masks), attrs)
+    wanted = result_of("attention_backward", (query, key, value, *masks), attrs)
     expect_same_dtype("attention_backward", (query, out, g))
     for what, spec in (("the result", out), ("the gradient", g)):
         if tuple(map(int, spec.shape)) != tuple(map(int, wanted.shape)):

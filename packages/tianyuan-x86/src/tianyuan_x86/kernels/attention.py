@@ -32,7 +32,12 @@ def round_up(value: int, to: int) -> int:
 
 
 def extents(call: Call) -> tuple[int, int, int, int, int]:
-    """Return batch, queries, keys, and the extents of keys and values."""
+    """Return batch, heads included, queries, keys, and the extents of keys and values."""
+    if call.op.name == "attention_heads":
+        *lead, rows, _ = call.outputs[0].shape
+        attrs = call.attrs
+        batch, keys = volume(lead) * attrs.heads, int(call.inputs[1].shape[-2])
+        return batch, int(rows), keys, attrs.depth, attrs.width
     out, (keys, depth) = call.outputs[0].shape, call.inputs[1].shape[-2:]
     return volume(out[:-2]), int(out[-2]), int(keys), int(depth), int(out[-1])
 
@@ -44,7 +49,7 @@ def _workspace(lanes: int, call: Call) -> int:
     keys = min(round_up(keys, panel), _KEYS)
     tail = panel if width % panel else 0
     floats = keys * (depth + tail + tile) + rows * round_up(width, panel)
-    floats += 2 * lanes * -(-rows // tile)
+    floats += 2 * lanes * -(-rows // tile) + tile * depth
     return 4 * round_up(floats, 16) * call.threads
 
 
@@ -88,13 +93,16 @@ def _backward_cost(lanes: int, call: Call) -> float:
 def kernels(tier: Tier) -> list[Kernel]:
     """Return the streaming attention of a tier and its gradient."""
     return [
-        tier.kernel(
-            "attention_f32",
-            "streaming",
-            "attention",
-            dtypes=("float32", "float32", "float32", "float32|bool"),
-            workspace=partial(_workspace, tier.lanes),
-            cost=partial(_cost, tier.lanes),
+        *(
+            tier.kernel(
+                f"{op}_f32",
+                "streaming",
+                op,
+                dtypes=("float32", "float32", "float32", "float32|bool"),
+                workspace=partial(_workspace, tier.lanes),
+                cost=partial(_cost, tier.lanes),
+            )
+            for op in ("attention", "attention_heads")
         ),
         tier.kernel(
             "attention_backward_f32",

@@ -199,6 +199,17 @@ typedef struct ty_attention_backward_attrs {
   int64_t causal;
 } ty_attention_backward_attrs;
 
+typedef struct ty_attention_heads_attrs {
+  ty_attrs head;
+  double scale;
+  int64_t causal;
+  int64_t heads;
+  int64_t depth;
+  int64_t width;
+  ty_list starts;
+  ty_list steps;
+} ty_attention_heads_attrs;
+
 typedef struct ty_avg_pool2d_attrs {
   ty_attrs head;
   ty_list kernel;
