@@ -59,8 +59,7 @@ void pack_keys(const Attention &a, const Block &block, const Scratch &s) {
       const int64_t some = lesser(VF, a.depth - k);
       vf columns[VF];
       vload_columns(columns, from + k, a.key_row, block.count - j, some);
-      for (int64_t r = 0; r < some; ++r)
-        vstore(to + (k + r) * TILE_LANES, vmul(columns[r], scale));
+      for (int64_t r = 0; r < some; ++r) vstore(to + (k + r) * TILE_LANES, vmul(columns[r], scale));
     }
   }
 }
@@ -70,8 +69,8 @@ void pack_block(const Attention &a, const Block &block, const Scratch &s) {
   if (a.rows > THIN) pack_keys(a, block, s);
   const int64_t whole = a.width / TILE_LANES * TILE_LANES;
   if (whole < a.width && a.rows > 1)
-    pack_b_rows(s.values, a.value + block.first * a.value_row + whole, a.value_row,
-                a.width - whole, block.count);
+    pack_b_rows(s.values, a.value + block.first * a.value_row + whole, a.value_row, a.width - whole,
+                block.count);
 }
 
 // Rows [row, row + height) of the queries and what they sum up in.
@@ -122,10 +121,21 @@ void score(const Attention &a, const Tile &tile, const Block &block, int64_t cou
   }
 }
 
-// Applies the mask to one row's scores and returns the largest; lanes behind the keys are -inf.
-// NaN is passed over: it comes back as a weight.
-TY_INLINE float mask_row(const Attention &a, const Tile &tile, int64_t r, const Block &block,
-                         int64_t count, float *scores, bool masks) {
+// The largest lanes of one row's scores, which fill panels and have no mask.
+TY_INLINE vf best_lanes(const Tile &tile, int64_t r, int64_t count, const float *scores) {
+  const float *at = scores + r * TILE_LANES;
+  vf left = vneg(vinf()), right = left;
+  for (int64_t j = 0; j < count; j += TILE_LANES, at += TILE_LANES * tile.height) {
+    left = vmax_fast(vload(at), left);
+    right = vmax_fast(vload(at + VF), right);
+  }
+  return vmax_fast(left, right);
+}
+
+// Applies the mask to one row's scores and returns the largest lanes; those behind the keys are
+// -inf. NaN is passed over: it comes back as a weight.
+TY_INLINE vf mask_row(const Attention &a, const Tile &tile, int64_t r, const Block &block,
+                      int64_t count, float *scores, bool masks) {
   vf best = vneg(vinf());
   for (int64_t j = 0; j < round_up(count, TILE_LANES); j += VF) {
     float *at =
@@ -137,24 +147,46 @@ TY_INLINE float mask_row(const Attention &a, const Tile &tile, int64_t r, const 
     if (masks || some < VF) vstore(at, x);
     best = vmax_fast(x, best);
   }
-  return largest(best);
+  return best;
 }
 
-// Turns one row's scores into weights relative to `shift` and returns their sum. Hidden keys count
-// in it, as in the op's definition, but add nothing to the values.
-TY_INLINE float weigh_row(const Tile &tile, int64_t r, int64_t count, float *scores, float shift,
-                          bool hides) {
+// e^x for x <= 0, right to 2e-7 of itself and 2e-8 |x|; 0 for -inf, NaN for NaN.
+TY_INLINE vf weight_of(vf x) {
+  static const float c[] = {1.0f, 0.693147182f, 0.240226507f, 0.0555041f, 0.00961812f, 0.00133336f};
+  const vf log2e = vset1(1.44269504f);
+  x = vmax_fast(vset1(-150.0f), x);
+  const vf n = vround(vmul(x, log2e));
+  return scale_by_pow2(vpoly(vfma(x, log2e, vneg(n)), c, 5), n);
+}
+
+// Turns one row's scores into weights relative to `shift` and returns lanes of their sum. Hidden
+// keys count in it, as in the op's definition, but add nothing to the values.
+TY_INLINE vf weigh_row(const Tile &tile, int64_t r, int64_t count, float *scores, float shift,
+                       bool hides) {
   const vf by = vset1(shift);
   vf sum = vzero();
   for (int64_t j = 0; j < round_up(count, TILE_LANES); j += TILE_LANES) {
     float *at = scores + j * tile.height + r * TILE_LANES;
     const vf x = vload(at), y = vload(at + VF);
-    const vf p = vexp(vsub(x, by)), q = vexp(vsub(y, by));
+    const vf p = weight_of(vsub(x, by)), q = weight_of(vsub(y, by));
     sum = vadd(sum, vadd(p, q));
     vstore(at, hides ? vselect(veq(x, vset1(LOWEST)), vzero(), p) : p);
     vstore(at + VF, hides ? vselect(veq(y, vset1(LOWEST)), vzero(), q) : q);
   }
-  return vhsum(sum);
+  return sum;
+}
+
+// Turns lanes of every row into a lane for every row: their largest, or their sum.
+enum Across { LARGEST, SUM };
+template <Across WHAT>
+TY_INLINE vf across(vf *rows) {
+  vtranspose(rows);
+#pragma GCC unroll 4
+  for (int step = VF / 2; step > 0; step /= 2)
+#pragma GCC unroll 8
+    for (int i = 0; i < step; ++i)
+      rows[i] = WHAT == SUM ? vadd(rows[i], rows[i + step]) : vmax_fast(rows[i], rows[i + step]);
+  return rows[0];
 }
 
 // Adds N vectors of columns of one row's weighted values. Each sum runs over even and odd keys
@@ -191,7 +223,8 @@ void accumulate_row(const Attention &a, const Tile &tile, const Block &block, in
   const float *values = a.value + block.first * a.value_row;
   int64_t j = 0;
   for (; j + 4 * VF <= a.width; j += 4 * VF)
-    add_columns<4>(weights, values + j, a.value_row, count, vtail_of(VF), block.start, tile.sums + j);
+    add_columns<4>(weights, values + j, a.value_row, count, vtail_of(VF), block.start,
+                   tile.sums + j);
   for (; j < a.width; j += VF)
     add_columns<1>(weights, values + j, a.value_row, count, vtail_of(a.width - j), block.start,
                    tile.sums + j);
@@ -229,11 +262,16 @@ TY_INLINE int64_t row_step(const Attention &a, int64_t j) {
   return a.width - j > VF ? static_cast<int64_t>(TILE_LANES) : static_cast<int64_t>(VF);
 }
 
-void rescale(const Attention &a, const Tile &tile, int64_t r, float factor) {
-  const vf by = vset1(factor);
-  for (int64_t j = 0; j < a.width; j += TILE_LANES) {
-    float *at = tile.sums + j * tile.height + r * row_step(a, j);
-    for (int64_t i = 0; i < row_step(a, j); i += VF) vstore(at + i, vmul(vload(at + i), by));
+void rescale(const Attention &a, const Tile &tile, vf factors) {
+  float factor[VF];
+  vstore(factor, factors);
+  for (int64_t r = 0; r < tile.height; ++r) {
+    if (factor[r] == 1.0f) continue;
+    const vf by = vset1(factor[r]);
+    for (int64_t j = 0; j < a.width; j += TILE_LANES) {
+      float *at = tile.sums + j * tile.height + r * row_step(a, j);
+      for (int64_t i = 0; i < row_step(a, j); i += VF) vstore(at + i, vmul(vload(at + i), by));
+    }
   }
 }
 
@@ -243,32 +281,43 @@ void attend(const Attention &a, const Tile &tile, const Block &block, const Scra
   if (count <= 0) return;
   score(a, tile, block, count, s);
   const bool hides = a.causal || a.truth, masks = hides || a.added;
-  float before[VF], shift[VF], factor[VF];
-  vstore(before, block.start ? vneg(vinf()) : vload(tile.best));
-  for (int64_t r = 0; r < tile.height; ++r) {
-    const float best = mask_row(a, tile, r, block, count, s.scores, masks);
-    tile.best[r] = best > before[r] ? best : before[r];
-  }
+  const vf low = vneg(vinf()), before = block.start ? low : vload(tile.best);
+  vf rows[VF];
+  for (int64_t r = 0; r < VF; ++r)
+    rows[r] = r >= tile.height ? low
+              : masks || count % TILE_LANES != 0
+                  ? mask_row(a, tile, r, block, count, s.scores, masks)
+                  : best_lanes(tile, r, count, s.scores);
+  const vf best = vmax_fast(across<LARGEST>(rows), before);
   // Where every score so far is -inf, weights are relative to 0, and are 0.
-  const vf best = vload(tile.best), by = vselect(veq(best, vneg(vinf())), vzero(), best);
+  const vf by = vselect(veq(best, low), vzero(), best), factor = vexp(vsub(before, by));
+  float shift[VF];
   vstore(shift, by);
-  vstore(factor, vexp(vsub(vload(before), by)));
-  for (int64_t r = 0; r < tile.height; ++r) {
-    const float sum = weigh_row(tile, r, count, s.scores, shift[r], hides);
-    tile.total[r] = block.start ? sum : tile.total[r] * factor[r] + sum;
-    if (!block.start && factor[r] != 1.0f) rescale(a, tile, r, factor[r]);
-  }
+  for (int64_t r = 0; r < VF; ++r)
+    rows[r] = r < tile.height ? weigh_row(tile, r, count, s.scores, shift[r], hides) : vzero();
+  const vf sum = across<SUM>(rows);
+  vstore(tile.best, best);
+  vstore(tile.total, block.start ? sum : vfma(vload(tile.total), factor, sum));
+  if (!block.start) rescale(a, tile, factor);
   accumulate(a, tile, block, count, s);
 }
 
 void finish(const Attention &a, const Tile &tile) {
+  float factors[VF];
+  vstore(factors, vdiv(vset1(1.0f), vload(tile.total)));
   for (int64_t r = 0; r < tile.height; ++r) {
-    const vf total = vset1(tile.total[r]);
+    const vf factor = vset1(factors[r]);
     float *to = a.out + (tile.row + r) * a.out_row;
-    for (int64_t j = 0; j < a.width; j += VF) {
+    int64_t j = 0;
+    for (; j + TILE_LANES <= a.width; j += TILE_LANES) {
+      const float *from = tile.sums + j * tile.height + r * TILE_LANES;
+      vstore(to + j, vmul(vload(from), factor));
+      vstore(to + j + VF, vmul(vload(from + VF), factor));
+    }
+    for (; j < a.width; j += VF) {
       const int64_t panel = j / TILE_LANES * TILE_LANES;
       const float *from = tile.sums + panel * tile.height + r * row_step(a, panel) + j - panel;
-      vstore_tail(to + j, vdiv(vload(from), total), vtail_of(a.width - j));
+      vstore_tail(to + j, vmul(vload(from), factor), vtail_of(a.width - j));
     }
   }
 }
