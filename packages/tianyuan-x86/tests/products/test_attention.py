@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tianyuan import registry
+import tianyuan.module as M
+from tianyuan import Tensor, registry
+from tianyuan.jit import trace
 from tianyuan.kernel import FULL, Kernel
 from tianyuan.ops.attention import Attention
+from tianyuan.ops.attention_heads import AttentionHeads
 
 
 def kernels() -> list[Kernel]:
@@ -120,6 +123,44 @@ def test_nan_and_infinities_stay_in_their_rows(kernel: Kernel, call_of: Any, run
         np.testing.assert_allclose(got[:, :, [1, 3]], clean[:, :, [1, 3]], rtol=2e-5, atol=3e-6)
 
 
+HEADS = [k for k in registry.candidates("attention_heads", "cpu", "x86") if k.is_native]
+# rows, keys, columns behind those of the heads, attributes: cut from one product; heads whose
+# operands lie together, one query; rows 4 KiB apart.
+PLACES = [
+    (130, 130, 0, AttentionHeads(0.3, False, 3, 32, 32, (0, 96, 192), (32, 32, 32))),
+    (3, 300, 5, AttentionHeads(0.3, False, 2, 24, 40, (0, 24, 48), (88, 88, 88))),
+    (1, 70, 1, AttentionHeads(0.3, True, 4, 8, 33, (0, 32, 64), (8, 8, 33))),
+    (70, 40, 1024 - 192, AttentionHeads(0.3, True, 2, 32, 32, (0, 64, 128), (32, 32, 32))),
+]
+
+
+@pytest.mark.parametrize("kernel", HEADS, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("place", PLACES, ids=str)
+def test_heads_in_place_give_the_bits_of_heads_apart(
+    kernel: Kernel, place: tuple[int, int, int, AttentionHeads], call_of: Any, run: Any
+) -> None:
+    rows, keys, spare, attrs = place
+    given = list(zip(attrs.starts, attrs.steps, attrs.sizes, strict=True))
+    columns = max(start + (attrs.heads - 1) * step + size for start, step, size in given) + spare
+    rng = np.random.default_rng(3)
+    arrays = [
+        rng.standard_normal((2, count, columns)).astype(np.float32) for count in (rows, keys, keys)
+    ]
+    apart = [
+        np.stack([x[..., start + h * step :][..., :size] for h in range(attrs.heads)], 1)
+        for x, (start, step, size) in zip(arrays, given, strict=True)
+    ]
+    plain = Attention(attrs.scale, attrs.causal)
+    alone = next(k for k in KERNELS if k.name == kernel.name.replace("_heads", ""))
+    (want,) = run(alone, call_of("attention", apart, plain), apart)
+    np.testing.assert_allclose(want, answer(apart, plain), rtol=2e-5, atol=3e-6)
+    merged = want.swapaxes(1, 2).reshape(2, rows, -1)
+    for threads in (1, 2, 5):
+        call = replace(call_of("attention_heads", arrays, attrs), threads=threads)
+        (got,) = run(kernel, call, arrays)
+        assert got.tobytes() == merged.tobytes()
+
+
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 def test_the_scores_are_never_held(kernel: Kernel, call_of: Any) -> None:
     """Workspace grows with neither queries nor keys."""
@@ -164,3 +205,23 @@ def test_the_gradient_never_holds_the_scores(kernel: Kernel, call_of: Any) -> No
     ]
     small, large = map(kernel.workspace, calls)
     assert large - small == 3 * 4 * (4096 - 512) * calls[0].threads
+
+
+def test_a_traced_layer_reads_its_heads_in_place() -> None:
+    """A layer of an encoder, with fewer steps than without fusion and the same results."""
+    rng = np.random.default_rng(4)
+    layer = M.MultiHeadAttention(48, 3).eval()
+    x = Tensor(rng.standard_normal((2, 20, 48)).astype(np.float32))
+
+    def forward(value: Tensor) -> Tensor:
+        return layer(value, value, value)[0]
+
+    results, programs = [], []
+    for level in (0, 2):
+        traced = trace(symbolic=True, opt_level=level)(forward)
+        results.append(traced(x).numpy())
+        programs.append(traced.explain())
+    np.testing.assert_allclose(results[1], results[0], rtol=2e-5, atol=2e-6)
+    assert "attention_heads_f32" in str(programs[1])
+    assert "attention_heads" not in str(programs[0])
+    assert "transpose_" not in str(programs[1])

@@ -224,8 +224,8 @@ def _attention_flops(step: Step, inputs: Sequence[Slot], outputs: Sequence[Slot]
 
 def _heads_flops(step: Step, inputs: Sequence[Slot], outputs: Sequence[Slot]) -> int:
     out, attrs = outputs[0].spec, step.attrs
-    scores = out.size // attrs.width * int(inputs[1].spec.shape[-2])
-    return 2 * scores * (attrs.depth + attrs.width)
+    scores = out.size // int(attrs.width) * int(inputs[1].spec.shape[-2])
+    return 2 * scores * int(attrs.depth + attrs.width)
 
 
 def _fused_flops(step: Step, inputs: Sequence[Slot], outputs: Sequence[Slot]) -> int:

@@ -119,7 +119,12 @@ def _attrs(attention: Node, operands: Sequence[_Rows]) -> AttentionHeads:
 def _merges(node: Node) -> bool:
     """Tell whether a node turns (..., heads, rows, width) into (..., rows, heads, width)."""
     shape = node.inputs[0].spec.shape
-    if node.op.name != "transpose" or len(shape) < 3 or shape[-3] < 2 or not node.outputs[0].spec.size:
+    if (
+        node.op.name != "transpose"
+        or len(shape) < 3
+        or shape[-3] < 2
+        or not node.outputs[0].spec.size
+    ):
         return False
     *lead, heads, rows, width = range(len(shape))
     wide = [axis for axis in (*lead, rows, heads, width) if shape[axis] != 1]

@@ -40,7 +40,9 @@ class AttentionHeads:
 def _check_attrs(attrs: AttentionHeads) -> None:
     for what in ("heads", "depth", "width"):
         if getattr(attrs, what) < 1:
-            raise AttrError(f"{OP}: {what} is wrong, got {getattr(attrs, what)}, expected 1 or more")
+            raise AttrError(
+                f"{OP}: {what} is wrong, got {getattr(attrs, what)}, expected 1 or more"
+            )
     for what in ("starts", "steps"):
         values = getattr(attrs, what)
         if len(values) != 3 or min(values) < 0:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..dtypes import as_dtype, is_float, part_of
 from ..ops.codes import ELEMENTWISE
-from .oracles_attention import attention, attention_backward
+from .oracles_attention import attention, attention_backward, attention_heads
 from .special import NUMPY
 
 Arrays = Sequence[np.ndarray]
@@ -466,4 +466,5 @@ ORACLES: dict[str, Oracle] = {
     "eye": lambda arrays, at: [np.eye(at.rows, at.cols, at.k).astype(as_dtype(at.dtype))],
     "attention": attention,
     "attention_backward": attention_backward,
+    "attention_heads": attention_heads,
 }

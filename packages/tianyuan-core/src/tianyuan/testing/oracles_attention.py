@@ -48,6 +48,24 @@ def attention(arrays: Sequence[np.ndarray], attrs: Any) -> list[np.ndarray]:
     return [out.astype(arrays[0].dtype)]
 
 
+def attention_heads(arrays: Sequence[np.ndarray], attrs: Any) -> list[np.ndarray]:
+    """Return attention in float64, one head after the other."""
+    *rest, rows, keys = np.broadcast_shapes(
+        (*np.broadcast_shapes(*(x.shape[:-2] for x in arrays[:3])), attrs.heads, 1, 1),
+        (arrays[0].shape[-2], arrays[1].shape[-2]),
+    )
+    mask = np.broadcast_to(arrays[3], (*rest, rows, keys)) if len(arrays) == 4 else None
+    found = []
+    for head in range(attrs.heads):
+        given = []
+        for index, size in enumerate((attrs.depth, attrs.depth, attrs.width)):
+            first = attrs.starts[index] + head * attrs.steps[index]
+            given.append(arrays[index][..., first : first + size])
+        given += [] if mask is None else [mask[..., head, :, :]]
+        found += attention(given, attrs)
+    return [np.concatenate(found, axis=-1)]
+
+
 def attention_backward(arrays: Sequence[np.ndarray], attrs: Any) -> list[np.ndarray]:
     """Return the gradients in float64, one query after the other."""
     query, key, value, out, g, *masks = arrays

@@ -17,7 +17,7 @@ from ...op import NoAttrs, Specs, TensorSpec
 FAMILIES = (
     "elementwise", "cast", "reduction", "shape", "indexing", "sorting", "creation", "random",
     "update", "fused", "matmul", "conv", "pool", "norm", "quantized", "quantized_linear",
-    "attention", "bottleneck", "complexes", "decomposition", "dtypes",
+    "attention", "attention_heads", "bottleneck", "complexes", "decomposition", "dtypes",
 )  # fmt: skip
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 # Large enough to be worth several threads.
