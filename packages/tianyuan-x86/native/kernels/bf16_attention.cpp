@@ -2,21 +2,13 @@
 // once, its scores and their exponentials are float32, and the weights are rounded again.
 #include <string.h>
 
-#include "batch.hpp"
+#include "attention.hpp"
 #include "bf16.hpp"
 
 namespace TY_ISA {
 namespace {
 
 enum { PANEL = 2 * VF };
-
-struct Attention {
-  int64_t rows, keys, depth, width;  // extents of queries, keys, their vectors and the values
-  float scale;
-  const float *query, *key, *value, *mask;  // of one batch item; `mask` may be NULL
-  float *out;
-  int64_t mask_row, mask_step;  // distances in the mask; 0 where it repeats
-};
 
 // Bytes of a row of pairs; more than a power of two, so that rows do not meet in a cache's sets.
 int64_t row_bytes(int64_t values) { return round_up(2 * values, 64) + 64; }
@@ -51,7 +43,7 @@ void round_queries(const Attention &a, char *to) {
   for (int64_t row = 0; row < a.rows; ++row) {
     uint16_t *out = reinterpret_cast<uint16_t *>(to + row * row_bytes(a.depth));
     for (int64_t i = 0; i < a.depth; i += VF)
-      vstore_element(out + i, vload_tail(a.query + row * a.depth + i, vtail_of(a.depth - i)));
+      vstore_element(out + i, vload_tail(a.query + row * a.query_row + i, vtail_of(a.depth - i)));
   }
 }
 
@@ -67,7 +59,7 @@ void pack_keys(const Attention &a, float *to) {
 #pragma GCC unroll 16
       for (int r = 0; r < VF; ++r) {
         const bool there = j + r < a.keys;
-        const float *from = a.key + (there ? j + r : 0) * a.depth + i;
+        const float *from = a.key + (there ? j + r : 0) * a.key_row + i;
         block[r] = there
                        ? (vf)_mm512_cvtne2ps_pbh(vload_tail(from + VF, high), vload_tail(from, low))
                        : vzero();
@@ -90,9 +82,9 @@ void pack_values(const Attention &a, float *to) {
     float *panel = to + j / PANEL * PANEL * pairs + j % PANEL;
     const vtail tail = vtail_of(a.width > j ? a.width - j : 0);
     for (int64_t p = 0; p < pairs; ++p) {
-      const float *from = a.value + 2 * p * a.width + j;
+      const float *from = a.value + 2 * p * a.value_row + j;
       const vf even = vload_tail(from, tail);
-      const vf odd = 2 * p + 1 < a.keys ? vload_tail(from + a.width, tail) : vzero();
+      const vf odd = 2 * p + 1 < a.keys ? vload_tail(from + a.value_row, tail) : vzero();
       const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(odd, even);
       vstore(panel + p * PANEL, (vf)_mm512_permutexvar_epi16(index, both));
     }
@@ -113,8 +105,8 @@ float weigh(const Attention &a, int64_t row, float *scores, uint16_t *weights) {
   for (int64_t j = 0; j < a.keys; j += VF) {
     const vtail some = vtail_of(a.keys - j);
     vf x = vmul(vload(scores + j), scale);
-    if (a.mask) {
-      const float *at = a.mask + row * a.mask_row + j * a.mask_step;
+    if (a.added) {
+      const float *at = a.added + row * a.mask_row + j * a.mask_step;
       x = vadd(x, a.mask_step ? vload_tail(at, some) : vset1(*at));
     }
     x = vselect(vtail_mask(some), x, vneg(vinf()));
@@ -173,62 +165,50 @@ void run_item(const Attention &a, char *memory) {
     for (int r = 0; r < height; ++r)
       factors[r] = weigh(a, first + r, s.scores + r * keys,
                          reinterpret_cast<uint16_t *>(s.weights + r * weights));
-    float *out = a.out + first * a.width;
-    multiply(s.weights, weights, height, s.values, (a.keys + 1) / 2, out, a.width, a.width);
+    float *out = a.out + first * a.out_row;
+    multiply(s.weights, weights, height, s.values, (a.keys + 1) / 2, out, a.width, a.out_row);
     for (int r = 0; r < height; ++r)
       for (int64_t j = 0; j < a.width; j += VF) {
-        float *at = out + r * a.width + j;
+        float *at = out + r * a.out_row + j;
         const vtail tail = vtail_of(a.width - j);
         vstore_tail(at, vmul(vload_tail(at, tail), vset1(factors[r])), tail);
       }
   }
 }
 
-int attention(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *raw,
-              void *workspace) {
-  const auto *attrs = reinterpret_cast<const ty_attention_attrs *>(raw);
-  const ty_tensor &q = inputs[0], &k = inputs[1], &out = outputs[0];
-  Attention a = {};
-  a.rows = q.shape[q.ndim - 2];
-  a.depth = q.shape[q.ndim - 1];
-  a.keys = k.shape[k.ndim - 2];
-  a.width = out.shape[out.ndim - 1];
-  a.scale = static_cast<float>(attrs->scale);
-  const int dims = out.ndim - 2;
-  int64_t batch = 1, extents[TY_MAX_DIMS], strides[4][TY_MAX_DIMS];
-  for (int axis = 0; axis < dims; ++axis) batch *= extents[axis] = out.shape[axis];
-  for (int i = 0; i < raw->n_inputs; ++i) batch_strides(inputs[i], out, strides[i]);
-  if (raw->n_inputs == 4) {
-    const ty_tensor &mask = inputs[3];
-    const int64_t rows = mask.shape[mask.ndim - 2], keys = mask.shape[mask.ndim - 1];
-    a.mask_row = rows == 1 ? 0 : keys;
-    a.mask_step = keys == 1 ? 0 : 1;
-  }
+int run(const ty_ctx *ctx, const Attention &a, void *workspace) {
   // Few items are cut further, so that every thread gets some rows.
   const int64_t parts =
-      batch < ctx->threads ? lesser((ctx->threads + batch - 1) / batch, a.rows) : 1;
+      a.batch < ctx->threads ? lesser((ctx->threads + a.batch - 1) / a.batch, a.rows) : 1;
   const int64_t per_slot = bytes_of(a);
-  const auto data = [&](int i, int64_t item) {
-    return static_cast<const float *>(inputs[i].data) +
-           batch_offset(dims, extents, strides[i], item);
-  };
-  ty_parallel(ctx, batch * parts, 1, [&](int64_t begin, int64_t end, int32_t slot) {
+  ty_parallel(ctx, a.batch * parts, 1, [&](int64_t begin, int64_t end, int32_t slot) {
     for (int64_t at = begin; at < end; ++at) {
-      const int64_t item = at / parts, first = at % parts * a.rows / parts;
-      Attention part = a;
+      const int64_t first = at % parts * a.rows / parts;
+      Attention part = item_of(a, at / parts);
       part.rows = (at % parts + 1) * a.rows / parts - first;
-      part.query = data(0, item) + first * a.depth;
-      part.key = data(1, item);
-      part.value = data(2, item);
-      part.mask = raw->n_inputs == 4 ? data(3, item) + first * a.mask_row : nullptr;
-      part.out = static_cast<float *>(out.data) + (item * a.rows + first) * a.width;
+      part.query += first * a.query_row;
+      part.out += first * a.out_row;
+      if (part.added) part.added += first * a.mask_row;
       run_item(part, static_cast<char *>(workspace) + slot * per_slot);
     }
   });
   return 0;
 }
 
+int attention(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *raw,
+              void *workspace) {
+  const auto *attrs = reinterpret_cast<const ty_attention_attrs *>(raw);
+  return run(ctx, attention_of(inputs, raw->n_inputs, outputs[0], attrs), workspace);
+}
+
+int attention_heads(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
+                    const ty_attrs *raw, void *workspace) {
+  const auto *attrs = reinterpret_cast<const ty_attention_heads_attrs *>(raw);
+  return run(ctx, heads_of(inputs, raw->n_inputs, outputs[0], attrs), workspace);
+}
+
 }  // namespace
 }  // namespace TY_ISA
 
-TY_EXPORT_KERNELS(bf16_attention, TY_KERNEL(attention, "attention_bf16", "whole"))
+TY_EXPORT_KERNELS(bf16_attention, TY_KERNEL(attention, "attention_bf16", "whole"),
+                  TY_KERNEL(attention_heads, "attention_heads_bf16", "whole"))

@@ -124,10 +124,12 @@ def test_nan_and_infinities_stay_in_their_rows(kernel: Kernel, call_of: Any, run
 
 
 HEADS = [k for k in registry.candidates("attention_heads", "cpu", "x86") if k.is_native]
+APART = {k.name: k for k in registry.candidates("attention", "cpu", "x86")}
 # rows, keys, columns behind those of the heads, attributes: cut from one product; heads whose
 # operands lie together, one query; rows 4 KiB apart.
 PLACES = [
     (130, 130, 0, AttentionHeads(0.3, False, 3, 32, 32, (0, 96, 192), (32, 32, 32))),
+    (19, 50, 3, AttentionHeads(0.3, False, 2, 9, 21, (0, 20, 40), (9, 9, 22))),
     (3, 300, 5, AttentionHeads(0.3, False, 2, 24, 40, (0, 24, 48), (88, 88, 88))),
     (1, 70, 1, AttentionHeads(0.3, True, 4, 8, 33, (0, 32, 64), (8, 8, 33))),
     (70, 40, 1024 - 192, AttentionHeads(0.3, True, 2, 32, 32, (0, 64, 128), (32, 32, 32))),
@@ -150,10 +152,13 @@ def test_heads_in_place_give_the_bits_of_heads_apart(
         np.stack([x[..., start + h * step :][..., :size] for h in range(attrs.heads)], 1)
         for x, (start, step, size) in zip(arrays, given, strict=True)
     ]
+    if kernel.supports(call_of("attention_heads", arrays, attrs)) is not None:
+        pytest.skip("the kernel does not serve this call")
     plain = Attention(attrs.scale, attrs.causal)
-    alone = next(k for k in KERNELS if k.name == kernel.name.replace("_heads", ""))
+    alone = APART[kernel.name.replace("_heads", "")]
     (want,) = run(alone, call_of("attention", apart, plain), apart)
-    np.testing.assert_allclose(want, answer(apart, plain), rtol=2e-5, atol=3e-6)
+    tolerance = 3e-6 if kernel.precision == FULL else 2e-2
+    np.testing.assert_allclose(want, answer(apart, plain), rtol=tolerance * 7, atol=tolerance)
     merged = want.swapaxes(1, 2).reshape(2, rows, -1)
     for threads in (1, 2, 5):
         call = replace(call_of("attention_heads", arrays, attrs), threads=threads)

@@ -58,9 +58,9 @@ def kernels(tier: Tier) -> list[Kernel]:
     """Return the attention of a tier that holds a tile's scores of all keys."""
     return [
         tier.kernel(
-            "attention_bf16",
+            f"{op}_bf16",
             "whole",
-            "attention",
+            op,
             dtypes=("float32",),
             supports=_supports,
             workspace=_workspace,
@@ -68,4 +68,5 @@ def kernels(tier: Tier) -> list[Kernel]:
             tolerance=2 * b16.ROUNDING,
             precision=BF16,
         )
+        for op in ("attention", "attention_heads")
     ]
