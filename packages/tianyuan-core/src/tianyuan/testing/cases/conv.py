@@ -144,8 +144,9 @@ def _fused() -> Iterator[Case]:
         yield _fused_case(
             place, Conv2dFused(has_bias=True, has_residual=True, activation="relu6"), "float32"
         )
-    depthwise = PLACES[9]
-    yield _fused_case(depthwise, Conv2dFused(has_residual=True, activation="relu"), "float32")
+    first, depthwise = PLACES[3], PLACES[9]
+    for place in (first, depthwise):
+        yield _fused_case(place, Conv2dFused(has_residual=True, activation="relu"), "float32")
     for place, activation in zip(SMALL, ("identity", "sigmoid", "silu"), strict=True):
         fused = Conv2dFused(has_bias=True, has_residual=True, activation=activation)
         yield _fused_case(place, fused, "float64", (0, 1, 2, 3))
