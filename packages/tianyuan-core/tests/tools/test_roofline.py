@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tianyuan
 import tianyuan.functional as F
 from click.testing import CliRunner
-from tianyuan import jit
+from tianyuan import jit, registry
 from tianyuan.cli.main import main
 from tianyuan.cli.page import roofline_page
+from tianyuan.functional.quantized import qint8, quint8
 from tianyuan.graph.explain import StepReport
 from tianyuan.graph.roofline import Peaks, Roofline, hold, measure_peaks, roofline
+from tianyuan.module import quantized as Q
 
-PEAKS = Peaks(flops=100e9, nbytes=10e9, threads=1)
+PEAKS = Peaks(flops=100e9, nbytes=10e9, threads=1, others={"int8": 400e9})
 
 
-def report(flops: int, nbytes: int, index: int = 0) -> StepReport:
+def report(flops: int, nbytes: int, index: int = 0, arithmetic: str = "float32") -> StepReport:
     return StepReport(
         index, "matmul", f"kernel<{index}>", "numpy", "native", ("float32(2, 2)",),
-        ("float32(2, 2)",), (("other", "serves <2> groups"),), flops, nbytes, 0, "",
+        ("float32(2, 2)",), (("other", "serves <2> groups"),), flops, nbytes, 0, "", arithmetic,
     )  # fmt: skip
 
 
@@ -45,6 +48,62 @@ def test_floor_is_the_larger_of_arithmetic_and_memory(
     assert step.lost == pytest.approx(2e-2 - floor)
 
 
+def test_each_arithmetic_has_a_peak_of_its_own() -> None:
+    of_bytes = hold(report(10**9, 10**6, arithmetic="int8"), 2e-2, PEAKS)
+    assert of_bytes.floor == pytest.approx(2.5e-3)
+    unknown = hold(report(10**9, 10**6, arithmetic="bfloat16"), 2e-2, PEAKS)
+    assert unknown.floor == pytest.approx(1e-2)
+    found = Roofline((of_bytes, hold(report(10**9, 0, 1), 2e-2, PEAKS)), PEAKS)
+    assert "100.0 Gop/s in float32, 400.0 Gop/s in int8, 10.0 GB/s, on 1 thread" in str(found)
+    page = roofline_page("net", {"all": found}, {"all": [1e-3]})
+    assert page.count("class='roof'") == 2
+    assert ">int8</text>" in page
+
+
+def steps_of(function: Any, *arrays: np.ndarray) -> dict[str, StepReport]:
+    """Return the reports of a traced function's steps by op."""
+    traced = jit.trace(function, capture_as_const=True)
+    traced(*(tianyuan.Tensor(x, dtype=x.dtype) for x in arrays))
+    return {step.op: step for step in traced.explain().steps}
+
+
+def test_operations_of_integers_are_counted_as_those_of_floats() -> None:
+    x = Q.QuantStub(quint8(0.5))(tianyuan.Tensor(np.ones((2, 3, 8, 8), np.float32)))
+    weight, bias = np.ones((4, 3, 3, 3), np.float32), np.zeros((1, 4, 1, 1), np.float32)
+    layer = Q.Conv2d(3, 4, 3, padding=1, dtype=quint8(1.0))
+    layer.fill(weight, bias, qint8(0.01))
+    assert layer(x).shape == (2, 4, 8, 8)
+    step = steps_of(
+        lambda y: layer(Q.QuantStub(quint8(0.5))(y)), np.ones((2, 3, 8, 8), np.float32)
+    )["conv2d_quantized"]
+    assert step.flops == 2 * (2 * 4 * 8 * 8) * (3 * 3 * 3)
+    assert step.arithmetic == "int8"
+
+
+def test_operations_of_stored_weights_are_those_of_the_map() -> None:
+    x = np.ones((5, 64), np.float32)
+    scales = tianyuan.Tensor(np.ones(7, np.float32))
+    whole = tianyuan.Tensor(np.ones((7, 64), np.int8), dtype="int8")
+    op = registry.get_op("linear_dynamic")
+    step = steps_of(lambda y: op(y, whole, scales, has_bias=False), x)["linear_dynamic"]
+    assert (step.flops, step.arithmetic) == (2 * 5 * 7 * 64, "int8")
+    halves = tianyuan.Tensor(np.zeros((7, 32), np.uint8), dtype="uint8")
+    groups = tianyuan.Tensor(np.ones((7, 2), np.float32))
+    op4 = registry.get_op("linear_int4")
+    step = steps_of(lambda y: op4(y, halves, groups, has_bias=False, group=32), x)["linear_int4"]
+    assert step.flops == 2 * 5 * 7 * 64
+
+
+def test_operations_of_pooling_and_of_attention_backwards() -> None:
+    image = np.ones((2, 3, 8, 8), np.float32)
+    assert steps_of(lambda x: F.max_pool2d(x, 2), image)["max_pool2d"].flops == 2 * 3 * 4 * 4 * 4
+    op = registry.get_op("attention_backward")
+    q, v = np.ones((2, 4, 6), np.float32), np.ones((2, 5, 3), np.float32)
+    k, g = np.ones((2, 5, 6), np.float32), np.ones((2, 4, 3), np.float32)
+    step = steps_of(lambda *xs: op(*xs), q, k, v, g, g)["attention_backward"]
+    assert step.flops == 2 * (2 * 4 * 5) * (3 * 6 + 2 * 3)
+
+
 def test_the_steps_that_lose_most_come_first() -> None:
     steps = [
         hold(report(10**9, 0, i), seconds, PEAKS) for i, seconds in enumerate((2e-2, 9e-2, 3e-2))
@@ -65,6 +124,7 @@ def test_peaks_are_measured_once() -> None:
     peaks = measure_peaks(1)
     assert peaks.flops > 1e8
     assert peaks.nbytes > 1e7
+    assert peaks.rate("int8") > 1e7
     assert measure_peaks(1) is peaks
 
 

@@ -34,9 +34,8 @@ def roofline_page(
         parts += [
             f"<h2>{escape(title)}</h2>",
             f"<p>median {median:.3f} ms, least {least:.3f} ms; steps take "
-            f"{found.seconds * 1e3:.3f} ms, {found.floor * 1e3:.3f} ms at the peaks of "
-            f"{found.peaks.flops / 1e9:.1f} GFLOP/s and {found.peaks.nbytes / 1e9:.1f} GB/s on "
-            f"{found.peaks.threads} threads.</p>",
+            f"{found.seconds * 1e3:.3f} ms, {found.floor * 1e3:.3f} ms at the peaks: "
+            f"{found.peaks.in_words(found.arithmetic)}.</p>",
             _bars(found),
             _roof(found),
             _rows(found),
@@ -66,10 +65,11 @@ def _roof(found: Roofline) -> str:
     """Draw operations per second over operations per byte, both by their logarithm."""
     points = [(step, _place(step)) for step in found.steps]
     placed = [(step, place) for step, place in points if place is not None]
-    peaks = found.peaks
-    ridge = math.log10(peaks.flops / peaks.nbytes)
-    xs = [ridge - 1, ridge + 1, *(x for _, (x, _) in placed)]
-    ys = [math.log10(peaks.flops), *(y for _, (_, y) in placed)]
+    slope = math.log10(found.peaks.nbytes)
+    tops = {name: math.log10(found.peaks.rate(name)) for name in found.arithmetic}
+    ridges = [peak - slope for peak in tops.values()]
+    xs = [min(ridges) - 1, max(ridges) + 1, *(x for _, (x, _) in placed)]
+    ys = [*tops.values(), *(y for _, (_, y) in placed)]
     left, right, bottom, top = min(xs), max(xs), min(ys) - 0.2, max(ys) + 0.2
 
     def at(x: float, y: float) -> tuple[float, float]:
@@ -77,16 +77,20 @@ def _roof(found: Roofline) -> str:
         up = (y - bottom) / (top - bottom) * (_HEIGHT - 2 * _MARGIN)
         return _MARGIN + across, _HEIGHT - _MARGIN - up
 
-    roof = [(x, min(math.log10(peaks.flops), x + math.log10(peaks.nbytes))) for x in
-            (left, ridge, right)]  # fmt: skip
-    corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(*corner) for corner in roof))
-    lines = [
-        f"<svg viewBox='0 0 {_WIDTH} {_HEIGHT}' role='img'>",
-        f"<polyline class='roof' points='{corners}'/>",
+    lines = [f"<svg viewBox='0 0 {_WIDTH} {_HEIGHT}' role='img'>"]
+    for name, peak in tops.items():
+        roof = [(x, min(peak, x + slope)) for x in (left, peak - slope, right)]
+        corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(*corner) for corner in roof))
+        end = at(right, peak)
+        lines += [
+            f"<polyline class='roof' points='{corners}'/>",
+            f"<text x='{end[0]:.1f}' y='{end[1] - 4:.1f}' text-anchor='end'>{name}</text>",
+        ]
+    lines.append(
         f"<text x='{_MARGIN}' y='{_HEIGHT - 10}'>operations per byte, 10^{left:.1f} to "
         f"10^{right:.1f}; height: operations per second, 10^{bottom:.1f} to 10^{top:.1f}; "
-        "area: time</text>",
-    ]
+        "area: time</text>"
+    )
     longest = max((step.seconds for step, _ in placed), default=1.0)
     for step, (x, y) in placed:
         cx, cy = at(x, y)

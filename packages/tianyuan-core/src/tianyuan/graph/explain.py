@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..kernel import PLAIN
+from .arithmetic import FLOAT32, arithmetic_of, in_words, operations
 from .program import ALIAS, ARENA, Program, Slot, Step
 
 NATIVE, CALLOUT, REFERENCE = "native", "callout", "reference"
@@ -21,7 +22,8 @@ class StepReport:
             slow oracle that serves where nothing else does.
         inputs, outputs: specs with layouts, as text.
         refusals: kernels that were asked first, with their reasons.
-        flops: estimated arithmetic operations.
+        flops: estimated operations, a multiplication and an addition counting as two.
+        arithmetic: what they are done in: ``float32``, ``bfloat16`` or ``int8``.
         nbytes: bytes read and written, each value counted once.
     """
 
@@ -37,6 +39,7 @@ class StepReport:
     nbytes: int
     workspace: int
     origin: str
+    arithmetic: str = FLOAT32
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ class Explanation:
             f"({self.native_share:.0%} native), {self.threads} threads on {self.device}",
             f"arena {_bytes(self.arena_size)}, {excess} its lower bound; "
             f"constants {_bytes(self.constant_bytes)}",
-            f"about {self.flops / 1e9:.3f} GFLOP and {_bytes(self.nbytes)} moved per run",
+            f"about {in_words(self.flops)} and {_bytes(self.nbytes)} moved per run",
         ]
 
 
@@ -160,10 +163,11 @@ def _report(program: Program, index: int, step: Step) -> StepReport:
         inputs=tuple(map(_slot_text, inputs)),
         outputs=tuple(map(_slot_text, outputs)),
         refusals=step.refusals,
-        flops=_flops(step, inputs, outputs),
+        flops=operations(step, inputs, outputs),
         nbytes=sum(size for _, size in touched),
         workspace=step.workspace_size,
         origin=step.origin,
+        arithmetic=arithmetic_of(step),
     )
 
 
@@ -182,76 +186,6 @@ def _slot_text(slot: Slot) -> str:
 def _attrs_text(attrs: Any) -> str:
     items = ", ".join(f"{name}={value!r}" for name, value in vars(attrs).items())
     return f" {{{items}}}" if items else ""
-
-
-# Estimates of arithmetic, by op: a multiplication and an addition count as two.
-
-
-def _conv_flops(step: Step, inputs: Sequence[Slot], outputs: Sequence[Slot]) -> int:
-    weight = inputs[1].spec
-    return 2 * outputs[0].spec.size * (weight.size // max(weight.shape[0], 1))
-
-
-def _conv_data_flops(step: Step, inputs: Sequence[Slot], outputs: Sequence[Slot]) -> int:
-    weight = inputs[1].spec
-    return 2 * inputs[0].spec.size * (weight.size // max(weight.shape[0], 1))
-
-
-def _conv_weight_flops(step: Step, inputs: Sequence[Slot], outputs: Sequence[Slot]) -> int:
-    weight = outputs[0].spec
-    return 2 * inputs[1].spec.size * (weight.size // max(weight.shape[0], 1))
-
-
-def _bottleneck_flops(step: Step, inputs: Sequence[Slot], outputs: Sequence[Slot]) -> int:
-    x, y = inputs[0].spec, outputs[0].spec
-    weights = [slot.spec for slot in inputs[1:] if slot.spec.ndim == 4]
-    pixels = x.size // max(int(x.shape[1]), 1), y.size // max(int(y.shape[1]), 1)
-    expand = 2 * pixels[0] * weights[0].size if step.attrs.expands else 0
-    filters, project = weights[1:3] if step.attrs.expands else weights[:2]
-    return expand + 2 * pixels[1] * (filters.size + project.size)
-
-
-def _matmul_flops(step: Step, inputs: Sequence[Slot], outputs: Sequence[Slot]) -> int:
-    inner = inputs[0].spec.shape[-2 if step.attrs.transpose_a else -1]
-    return 2 * outputs[0].spec.size * inner
-
-
-def _attention_flops(step: Step, inputs: Sequence[Slot], outputs: Sequence[Slot]) -> int:
-    out, (keys, depth) = outputs[0].spec, inputs[1].spec.shape[-2:]
-    rows = out.size // max(int(out.shape[-1]), 1)
-    return 2 * rows * int(keys) * (int(depth) + int(out.shape[-1]))
-
-
-def _heads_flops(step: Step, inputs: Sequence[Slot], outputs: Sequence[Slot]) -> int:
-    out, attrs = outputs[0].spec, step.attrs
-    scores = out.size // int(attrs.width) * int(inputs[1].spec.shape[-2])
-    return 2 * scores * int(attrs.depth + attrs.width)
-
-
-def _fused_flops(step: Step, inputs: Sequence[Slot], outputs: Sequence[Slot]) -> int:
-    return outputs[0].spec.size * (len(step.attrs.code) // 4)
-
-
-_FLOPS: dict[str, Callable[[Step, Sequence[Slot], Sequence[Slot]], int]] = {
-    "conv2d": _conv_flops,
-    "conv2d_fused": _conv_flops,
-    "bottleneck": _bottleneck_flops,
-    "conv2d_backward_data": _conv_data_flops,
-    "conv2d_backward_weight": _conv_weight_flops,
-    "matmul": _matmul_flops,
-    "matmul_fused": _matmul_flops,
-    "attention": _attention_flops,
-    "attention_heads": _heads_flops,
-    "fused_elementwise": _fused_flops,
-}
-
-
-def _flops(step: Step, inputs: Sequence[Slot], outputs: Sequence[Slot]) -> int:
-    if step.op.name in _FLOPS:
-        return int(_FLOPS[step.op.name](step, inputs, outputs))
-    if step.op.family == "movement":
-        return 0
-    return max(int(slot.spec.size) for slot in (*inputs, *outputs))
 
 
 def _bytes(count: int) -> str:
