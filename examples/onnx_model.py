@@ -1,6 +1,6 @@
 """Take an ONNX model to Tianyuan: run on every backend, compare, fine-tune, dump, export back.
 
-    pip install "tianyuan-core[onnx]"
+    pip install "./packages/tianyuan-core[onnx]"
     python examples/onnx_model.py [model.onnx] [--size batch=4] [--lr 1e-6]
 
 Without a path a small convolutional network is written first, as ONNX, and then used. Where ONNX

@@ -281,3 +281,68 @@ def test_a_forked_process_gives_the_same_integers(shared):
     if child == 0:
         os._exit(0 if np.array_equal(program(x), want) else 3)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_errors_name_the_call_that_the_user_made():
+    broken = network()
+    broken[0].weight[0] = np.nan
+    for wrong, batch in ((broken, data(2, 3, 6, 6)), (M.Linear(4, 4), data(2, 4))):
+        with pytest.raises(AttrError, match="^quantize_static: "):
+            Q.quantize_static(wrong, [batch])
+        with pytest.raises(AttrError, match="^quantize_qat: "):
+            Q.quantize_qat(wrong, example=batch)
+
+
+@pytest.mark.parametrize("make", [np.array, tianyuan.Tensor])
+def test_one_array_is_no_list_of_batches(make, stored):
+    with pytest.raises(AttrError, match=r"got one array of shape \(2, 3, 6, 6\), expected a list"):
+        Q.quantize_static(network(), make(data(2, 3, 6, 6)))
+    with pytest.raises(AttrError, match="got one array of shape"):
+        Q.quantize_static(stored, make(data(2, 3, 6, 6)), target=stored.with_name("q.tym"))
+
+
+def test_a_class_is_no_network():
+    with pytest.raises(AttrError, match="got the class Sequential, expected a Module"):
+        Q.quantize_static(M.Sequential, [data(1, 2)])
+
+
+class WithSpare(M.Module):
+    """A network with a layer that only training needs."""
+
+    def __init__(self):
+        super().__init__()
+        self.head, self.spare = M.Linear(4, 2), M.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(x)
+
+
+def test_a_layer_that_no_data_reaches_is_named_with_the_way_out():
+    with pytest.raises(AttrError, match=r"no batch .* reaches spare, .* keep=\['spare'\]"):
+        Q.quantize_static(WithSpare(), [data(8, 4)])
+    found = Q.quantize_static(WithSpare(), [data(8, 4)], keep=["spare"]).module
+    assert type(found.spare) is M.Linear
+
+
+def test_integers_that_are_told_to_train_stay_in_evaluation():
+    found = Q.quantize_static(WithSpare(), [data(8, 4)], keep=["spare"]).module
+    with pytest.raises(AttrError, match="head: a quantised module cannot train"):
+        found.train()
+    assert not any(part.training for part in found.modules())
+    with pytest.raises(AttrError, match="cannot train"):
+        M.Sequential(M.ReLU(), M.Dropout(), found).eval().train()
+
+
+def test_files_take_multiples_of_the_batch_that_they_fix(tmp_path):
+    net = network().eval()
+    traced = jit.trace(lambda x: net(x), capture_as_const=True)
+    traced(tianyuan.Tensor(data(2, 3, 6, 6)))
+    traced.dump(str(tmp_path / "net.tym"))
+    x, targets = data(6, 3, 6, 6, seed=4), [tmp_path / "a.tym", tmp_path / "b.tym"]
+    Q.quantize_static(tmp_path / "net.tym", [x], target=targets[0])
+    Q.quantize_static(tmp_path / "net.tym", [x[:2], x[2:4], x[4:]], target=targets[1])
+    assert targets[0].read_bytes() == targets[1].read_bytes()
+    with pytest.raises(
+        ShapeError, match=r"batch 1: .* got \(3, 3, 6, 6\), expected \(2, 3, 6, 6\)"
+    ):
+        Q.quantize_static(tmp_path / "net.tym", [x, x[:3]], target=targets[0])

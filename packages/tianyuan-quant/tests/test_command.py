@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 import tianyuan
@@ -121,6 +123,9 @@ def test_options_change_the_file(source, samples, tmp_path):
         (lambda p: (p / "s.npy").write_text("1"), ["s.npy"], "cannot be read"),
         (lambda p: (p / "empty").mkdir(), ["empty"], "has no .npy and no .npz"),
         (None, ["--dynamic", "--int4", "4"], "exclude each other"),
+        (lambda p: np.savez(p / "s.npz", x=data(4, 9), y=data(4, 4)), ["s.npz"],
+         "batch 0: input 'x' has the wrong shape, got (4, 9), expected (n, 8)"),
+        (None, ["--dynamic", "-o", "q.onnx"], "a .tym file, got the name q.onnx, expected one in"),
         (None, ["--dynamic", "--keep", "head"], "nothing has a name of 'head'"),
     ],
 )  # fmt: skip
@@ -139,4 +144,48 @@ def test_core_alone_says_what_to_install(source, samples, tmp_path, monkeypatch)
     monkeypatch.setattr(plugins, "namespaces", dict)
     done = run(source, samples, "-o", tmp_path / "q.tym")
     assert done.exit_code == 2
-    assert 'pip install "tianyuan-core[quant]"' in done.output
+    assert "pip install ./packages/tianyuan-quant" in done.output
+
+
+@pytest.fixture
+def fixed(tmp_path):
+    """A file that takes two samples at a time and says so in the shape of what it returns."""
+    tianyuan.random.seed(5)
+    first, last = M.Conv2d(1, 4, 3, padding=1), M.Linear(64, 3)
+    traced = jit.trace(lambda x: last(F.relu(first(x)).reshape(2, 64)), capture_as_const=True)
+    traced(tianyuan.Tensor(data(2, 1, 4, 4)))
+    path = tmp_path / "fixed.tym"
+    traced.dump(str(path), arg_names=["x"])
+    return path
+
+
+def test_files_that_fix_their_batch_take_more_samples(fixed, tmp_path):
+    x = data(7, 1, 4, 4, seed=3)
+    np.save(tmp_path / "seven.npy", x)
+    np.save(tmp_path / "six.npy", x[:6])
+    written = []
+    for name in ("seven", "six"):  # the seventh makes no whole batch
+        target = tmp_path / f"{name}.tym"
+        done = run(fixed, tmp_path / f"{name}.npy", "-o", target)
+        assert done.exit_code == 0, done.output
+        written.append(target.read_bytes())
+    assert written[0] == written[1]
+    want = np.asarray(jit.load(str(fixed))(x[:2]))
+    np.testing.assert_allclose(jit.load(str(target))(x[:2]), want, atol=0.1)
+
+
+def test_fewer_samples_than_the_batch_of_a_file(fixed, tmp_path):
+    np.save(tmp_path / "one.npy", data(1, 1, 4, 4))
+    done = run(fixed, tmp_path / "one.npy", "-o", tmp_path / "q.tym")
+    assert done.exit_code == 1
+    assert "too few samples for one batch of the model, got 1, expected 2" in done.output
+
+
+def test_a_missing_package_is_said_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    (tmp_path / "net.onnx").write_bytes(b"")
+    done = run(tmp_path / "net.onnx", "-o", tmp_path / "q.tym", "--dynamic")
+    assert done.exit_code == 1
+    assert done.output == (
+        "Error: onnx: the package onnx is not installed, expected `pip install onnx`\n"
+    )

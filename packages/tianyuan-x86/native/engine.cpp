@@ -4,6 +4,7 @@
 #include <structmember.h>
 
 #include <cstdlib>
+#include <string>
 
 namespace tianyuan_x86 {
 namespace {
@@ -65,6 +66,13 @@ Ref tuple_of(Py_ssize_t count, const Item &item) {
     PyTuple_SET_ITEM(tuple.get(), index, Py_NewRef(item(index)));
   }
   return tuple;
+}
+
+// Says which op failed, once, and in which kernel; a title reads "op: kernel".
+std::string failure_text(const std::string &title, std::string reason) {
+  const size_t split = title.find(": ") + 2;
+  if (reason.compare(0, split, title, 0, split) != 0) reason.insert(0, title, 0, split);
+  return reason + " (" + title.substr(split) + ")";
 }
 
 }  // namespace
@@ -263,8 +271,11 @@ Ref Engine::run(const Plan &plan, Operands &operands) const {
                               operands.tensors, made, items, workspace.get(), error);
   if (code != 0) {
     PyObject *type = kernel_error();
-    const char *reason = error[0] != '\0' ? error : "kernel: failed without a reason";
-    if (type != nullptr) PyErr_Format(type, "%U: %s", plan.title.get(), reason);
+    const char *reason = error[0] != '\0' ? error : "failed without a reason";
+    const char *title = PyUnicode_AsUTF8(plan.title.get());
+    if (type != nullptr && title != nullptr) {
+      PyErr_SetString(type, failure_text(title, reason).c_str());
+    }
     return Ref();
   }
   Ref outputs(PyTuple_New(static_cast<Py_ssize_t>(count)));

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -177,3 +178,12 @@ def test_the_engine_is_the_first_plugins(monkeypatch: pytest.MonkeyPatch) -> Non
     assert engine is not None
     native.set_engine(object())
     assert native.engine is engine
+
+
+def test_a_failing_kernel_names_its_op_once() -> None:
+    table, first, other = tensor(4, 2), tianyuan.Tensor([9]), tianyuan.Tensor([7])
+    for wanted, indices in ((9, first), (9, first), (7, other)):  # the second call finds its plan
+        with pytest.raises(KernelError) as found:
+            F.nn.embedding(indices, table)
+        text = str(found.value)
+        assert re.fullmatch(rf"take: index out of range, got {wanted}, .* \(take_\w+\)", text), text

@@ -30,6 +30,10 @@ class BackendError(TianyuanError, RuntimeError):
     """Raise where a backend that was asked for by name cannot serve."""
 
 
+class MissingPackageError(TianyuanError, ImportError):
+    """Raise where a package is needed that is not installed; the message says how to get it."""
+
+
 class PluginError(TianyuanError, RuntimeError):
     """Raise where a plugin is broken, clashes or is too new."""
 

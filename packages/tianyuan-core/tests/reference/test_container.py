@@ -422,3 +422,23 @@ def test_spared_memory_is_read_again(tmp_path: Path) -> None:
     for name, array in arrays.items():
         np.testing.assert_array_equal(views[name], array)
         np.testing.assert_array_equal(opened.tensor(name), array)
+
+
+@pytest.mark.parametrize(
+    ("start", "kind"),
+    [
+        (b"PK\x03\x04" + bytes(60), "got a zip archive, .* tianyuan.torch.load_checkpoint"),
+        (b"\x80\x02}q\x00." + bytes(60), "got a pickle, .* tianyuan.torch.load_checkpoint"),
+        (b"\x93NUMPY\x01\x00" + bytes(60), "got a numpy array, .* numpy.load"),
+        (b"\x08\x08\x12\x07pytorch" + bytes(60), "got what may be an ONNX model, .* in .onnx"),
+    ],
+)
+def test_files_of_other_kinds_are_called_by_their_kind(
+    start: bytes, kind: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "other.tym"
+    path.write_bytes(start)
+    with pytest.raises(
+        ModelFormatError, match=f"other.tym: not a file that Tianyuan wrote, {kind}"
+    ):
+        read_container(path)

@@ -139,7 +139,7 @@ def test_nan_and_infinity():
     ("call", "error", "message"),
     [
         (lambda: F.add(1, 2), DTypeError, "^add: no input is a tensor"),
-        (lambda: F.exp(np.ones(2)), DTypeError, "^exp: input must be a tensor, got ndarray"),
+        (lambda: F.exp(np.ones(2)), DTypeError, "^exp: .* got ndarray, expected a Tensor: T"),
         (lambda: F.add(Tensor([1]), "a"), DTypeError, "^add: input cannot become a tensor"),
         (lambda: F.add(Tensor([1, 2]), Tensor([1, 2, 3])), ShapeError, "^add: shapes do not"),
         (lambda: F.clip(Tensor([1.0])), AttrError, "^clip: no limit"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import tianyuan as ty
 import tianyuan.functional as F
 import tianyuan.module as M
 from tianyuan.autodiff import GradManager
-from tianyuan.errors import ShapeError, TraceError
+from tianyuan.errors import AttrError, ShapeError, TraceError
 from tianyuan.jit import load, trace
 from tianyuan.optimizer import SGD, Adam
 
@@ -567,3 +568,23 @@ def test_a_gradient_traced_at_one_batch_holds_for_others(first: int) -> None:
     for n in (1, 4, 2):
         x = tensor(n, 3, seed=n)
         np.testing.assert_allclose(run(x).numpy(), work(ty.Tensor(x)).numpy(), rtol=1e-5)
+
+
+def test_a_call_that_does_not_fit_is_told_by_name() -> None:
+    def double(x: ty.Tensor) -> ty.Tensor:
+        return x * 2
+
+    with pytest.raises(TypeError, match=r"^double: missing .* 'x', expected double\(x"):
+        trace(double)()
+    with pytest.raises(TypeError, match=r"^double: too many .*, expected double\(x"):
+        trace(double)(tensor(2), tensor(2))
+    with pytest.raises(TraceError, match="not been called yet, expected a call with an example"):
+        trace(double).dump("never.tym")
+
+
+def test_a_dump_is_no_onnx_file(tmp_path: Path) -> None:
+    double = trace(lambda x: x * 2)
+    double(tensor(2))
+    with pytest.raises(AttrError, match="net.onnx, expected one in .tym; tianyuan.onnx.export"):
+        double.dump(tmp_path / "net.onnx")
+    assert not (tmp_path / "net.onnx").exists()

@@ -5,39 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from tianyuan import Tensor, shapes
-from tianyuan.errors import ShapeError
+from tianyuan import Tensor
 from tianyuan.graph.graph import Graph, Node, Value
 from tianyuan.imperative import dispatch
+from tianyuan.jit.compiled import sizes_of
 
 from .config import QConfig
 from .params import HostParams
 
 
-def sizes_of(graph: Graph, batch: Sequence[np.ndarray]) -> dict[str, int]:
-    """Return what each symbol stands for when inputs have these shapes.
-
-    Raises:
-        ShapeError: where a shape does not fit an input.
-    """
-    found: dict[str, int] = {}
-    for value, array in zip(graph.inputs, batch, strict=True):
-        want = value.spec.shape
-        if len(want) != array.ndim:
-            raise ShapeError(
-                f"quantize: input {value.name!r} has the wrong rank, got {array.ndim}, "
-                f"expected {len(want)}"
-            )
-        for extent, size in zip(want, array.shape, strict=True):
-            expr = shapes.expr_of(extent)
-            if isinstance(expr, str):
-                found.setdefault(expr, int(size))
-    return found
-
-
 def evaluate(graph: Graph, batch: Sequence[np.ndarray]) -> dict[Value, np.ndarray]:
     """Return every value of a graph on one batch, computed by the best kernels, op by op."""
-    sizes = sizes_of(graph, batch)
+    sizes = sizes_of(graph, [array.shape for array in batch])
     known: dict[Value, np.ndarray] = {v: c.array for v, c in graph.constants.items()}
     for value, array in zip(graph.inputs, batch, strict=True):
         known[value] = array

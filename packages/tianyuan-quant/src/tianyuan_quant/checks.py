@@ -10,8 +10,10 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
+from tianyuan import Tensor
 from tianyuan.errors import AttrError
 from tianyuan.graph.graph import Graph
+from tianyuan.jit.model import check_target as check_name
 from tianyuan.module import Module
 
 
@@ -29,9 +31,15 @@ def patterns_of(op: str, keep: Any) -> tuple[str, ...]:
 
 def batches_of(op: str, data: Any) -> Iterable[Any]:
     """Return calibration data, which must be iterable."""
-    if isinstance(data, (str, bytes)) or not _is_iterable(data):
+    if isinstance(data, (np.ndarray, Tensor)):
         raise AttrError(
-            f"{op}: calibration data is wrong, got {type(data).__name__}, expected batches"
+            f"{op}: calibration data is wrong, got one array of shape {tuple(data.shape)}, "
+            "expected a list of batches, such as [array]"
+        )
+    if isinstance(data, (str, bytes, Mapping)) or not _is_iterable(data):
+        raise AttrError(
+            f"{op}: calibration data is wrong, got {type(data).__name__}, expected batches: "
+            "a list of them, or what gives one after the other"
         )
     return data  # type: ignore[no-any-return]
 
@@ -96,13 +104,19 @@ def check_source(op: str, model: Any) -> None:
     """Raise AttrError where a model is neither a network nor the path of a file."""
     if not isinstance(model, (Module, str, os.PathLike)):
         raise AttrError(
-            f"{op}: model is wrong, got {type(model).__name__}, expected a Module or the path of "
+            f"{op}: model is wrong, got {_named(model)}, expected a Module or the path of "
             "a .tym or .onnx file"
         )
 
 
-def check_folder(target: str | os.PathLike[str]) -> None:
-    """Raise FileNotFoundError where a file has no folder to lie in, before anything is computed."""
+def check_target(op: str, target: str | os.PathLike[str]) -> None:
+    """Look at where a model file is to be written, before anything is computed.
+
+    Raises:
+        AttrError: where the name is that of another format.
+        FileNotFoundError: where there is no folder for it to lie in.
+    """
+    check_name(op, target)
     folder = os.path.dirname(os.path.abspath(target))
     if not os.path.isdir(folder):
         raise FileNotFoundError(errno.ENOENT, "No such folder to write to", folder)
@@ -115,6 +129,10 @@ def check_no_target(op: str, target: Any) -> None:
             f"{op}: target is for files, got {target!r} and a network, expected a trace of "
             "result.module to write, see trace.dump"
         )
+
+
+def _named(value: Any) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
 def _is_iterable(value: Any) -> bool:

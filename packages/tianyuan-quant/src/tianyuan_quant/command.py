@@ -12,7 +12,7 @@ from tianyuan.errors import AttrError
 
 from .config import QConfig
 from .fake import FakeQuantize
-from .files import read_floats
+from .files import read_floats, whole_batch
 from .histogram import HistogramObserver, PercentileObserver
 from .observer import MinMaxObserver
 from .params import QuantMode
@@ -52,7 +52,7 @@ def quantize_model(
             name, else in order), or a folder of such files; needed unless only weights are
             quantised.
         output: the ``.tym`` file to write.
-        batch: samples per run.
+        batch: samples per run; where the model fixes how many it takes, a multiple of that.
         per_channel: whether each output channel of a weight has a scale of its own.
         ranges: how the range of activations is chosen, a key of ``RANGES``.
         dynamic, int4_group: quantise weights alone, see ``quantize_dynamic`` and
@@ -74,7 +74,10 @@ def quantize_model(
     if calibration is None:
         raise AttrError("quantize: samples are missing, expected .npy, .npz, or a folder of them")
     graph, _ = read_floats(model)
-    batches = list(batches_of(calibration, [value.name for value in graph.inputs], batch))
+    whole = whole_batch(graph) or 1
+    size = max(batch // whole, 1) * whole
+    names = [value.name for value in graph.inputs]
+    batches = list(batches_of(calibration, names, size, whole))
     return quantize_static(
         model,
         batches,
@@ -103,11 +106,16 @@ def configuration(per_channel: bool, ranges: str) -> QConfig:
     )
 
 
-def batches_of(source: Path, inputs: Sequence[str], size: int) -> Iterator[tuple[np.ndarray, ...]]:
+def batches_of(
+    source: Path, inputs: Sequence[str], size: int, whole: int = 1
+) -> Iterator[tuple[np.ndarray, ...]]:
     """Give the samples of a file or a folder of files, so many at a time.
 
+    Samples at the end of a file that do not make up a multiple of ``whole`` are left out.
+
     Raises:
-        AttrError: where there is no such file, or an input has no array of as many samples.
+        AttrError: where there is no such file, it has fewer samples than ``whole``, or an input
+            has no array of as many samples.
     """
     files = [source]
     if source.is_dir():
@@ -119,8 +127,15 @@ def batches_of(source: Path, inputs: Sequence[str], size: int) -> Iterator[tuple
         counts = {len(array) if array.ndim else 0 for array in arrays}
         if len(counts) != 1:
             raise AttrError(f"quantize: inputs in {path} differ in count, got {sorted(counts)}")
-        for start in range(0, counts.pop(), size):
-            yield tuple(array[start : start + size] for array in arrays)
+        count = counts.pop()
+        if 0 < count < whole:
+            raise AttrError(
+                f"quantize: {path} has too few samples for one batch of the model, got {count}, "
+                f"expected {whole}"
+            )
+        count -= count % whole
+        for start in range(0, count, size):
+            yield tuple(array[start : min(start + size, count)] for array in arrays)
 
 
 def _arrays(path: Path, inputs: Sequence[str]) -> list[np.ndarray]:

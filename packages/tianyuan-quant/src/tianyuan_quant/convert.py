@@ -59,24 +59,36 @@ def quantize_qat(
     >>> type(quantize_qat(net)[1]).__name__
     'LinearRelu'
     """
+    return training_form("quantize_qat", module, inplace, qconfig, mapping, example)
+
+
+def training_form(
+    op: str,
+    module: Module,
+    inplace: bool,
+    qconfig: QConfigs,
+    mapping: dict[type, type] | None,
+    example: Any,
+) -> Module:
+    """Do what ``quantize_qat`` does; errors name ``op``, which the caller knows."""
     from .quantized import QuantizedModule
 
-    network_of("quantize_qat", module)
+    network_of(op, module)
     for name, part in module.named_modules():
         if isinstance(part, (QATModule, QuantizedModule)):
             raise AttrError(
-                f"quantize_qat: a module is quantised already, got {name or 'the network itself'} "
+                f"{op}: a module is quantised already, got {name or 'the network itself'} "
                 f"({type(part).__name__}), expected a float network"
             )
     check_patterns(qconfig, (name for name, _ in module.named_modules()))
-    check_parameters("quantize_qat", module)
+    check_parameters(op, module)
     examples = _examples(example)
     classes = qat_classes(mapping)
     if examples is not None:
-        check_call("quantize_qat", module, examples)
+        check_call(op, module, examples)
     if examples is not None and type(module) in classes and config_of(qconfig, "") is not None:
         raise AttrError(
-            f"quantize_qat: a layer by itself takes quantised tensors only, got "
+            f"{op}: a layer by itself takes quantised tensors only, got "
             f"{type(module).__name__}, expected a network that holds it, such as Sequential(layer)"
         )
     net = module if inplace else copy.deepcopy(module)
@@ -89,7 +101,7 @@ def quantize_qat(
                 sites = plan(net, examples)
         for key, site in sites.items():
             config = config_of(qconfig, key) or (qconfig if isinstance(qconfig, QConfig) else None)
-            site.set_qconfig(config or _any_config(qconfig))
+            site.set_qconfig(config or _any_config(op, qconfig))
         table = Sites(dict(sites))
         if sites:
             setattr(net, SITES, table)
@@ -98,10 +110,10 @@ def quantize_qat(
     return net
 
 
-def _any_config(qconfig: QConfigs) -> QConfig:
+def _any_config(op: str, qconfig: QConfigs) -> QConfig:
     found = None if isinstance(qconfig, QConfig) else next(filter(None, qconfig.values()), None)
     if found is None:
-        raise AttrError("quantize_qat: no pattern has a configuration, got None for all")
+        raise AttrError(f"{op}: no pattern has a configuration, got None for all")
     return found
 
 

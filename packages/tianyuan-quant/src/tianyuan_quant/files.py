@@ -8,11 +8,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from tianyuan import Tensor, registry
-from tianyuan.errors import AttrError
+from tianyuan import Tensor, registry, shapes
+from tianyuan.errors import AttrError, ShapeError
 from tianyuan.functional.arguments import whole
 from tianyuan.graph.graph import Graph, Node, Value
 from tianyuan.imperative import dispatch
+from tianyuan.jit.compiled import sizes_of
 from tianyuan.jit.model import as_input, read_model, write_model
 
 from .calibrate import Ranges, evaluate
@@ -20,9 +21,9 @@ from .checks import (
     batch_of,
     batches_of,
     check_finite,
-    check_folder,
     check_kept,
     check_source,
+    check_target,
     patterns_of,
 )
 from .config import QConfig, static_qconfig
@@ -52,6 +53,7 @@ def quantize_file(
     Args:
         source: the file of floats.
         calibration_data: batches; each an input, or a tuple of the inputs in the file's order.
+            Where the file fixes how many samples it takes, batches may hold a multiple of that.
         target: the ``.tym`` file to write; an old one stays whole until the new one is complete.
         qconfig: how activations are watched, and the dtype of weights; without a channel axis
             weights have one scale per tensor.
@@ -74,7 +76,7 @@ def quantize_file(
     True
     """
     check_source("quantize", source)
-    check_folder(target)
+    check_target("quantize", target)
     rounding_steps = whole("quantize", "rounding_steps", rounding_steps, 0)
     keep = patterns_of("quantize", keep)
     data = batches_of("quantize", calibration_data)
@@ -159,6 +161,13 @@ def read_floats(source: str | os.PathLike[str]) -> tuple[Graph, list[str]]:
     return graph, [info.name for info in module.outputs]
 
 
+def whole_batch(graph: Graph) -> int | None:
+    """Return how many samples the inputs of a graph hold where that is fixed, else None."""
+    extents = {shapes.expr_of(v.spec.shape[0]) if v.spec.ndim else 0 for v in graph.inputs}
+    found = extents.pop() if len(extents) == 1 else 0
+    return found if isinstance(found, int) and found > 0 else None
+
+
 def _batches(graph: Graph, data: Iterable[Any]) -> list[list[np.ndarray]]:
     found = []
     for index, item in enumerate(data):
@@ -169,13 +178,30 @@ def _batches(graph: Graph, data: Iterable[Any]) -> list[list[np.ndarray]]:
                 f"expected {len(graph.inputs)}"
             )
         arrays = [as_input(v.name, x, v.spec) for v, x in zip(graph.inputs, given, strict=True)]
+        if not all(x.size for x in arrays):
+            continue
+        pieces = _pieces(whole_batch(graph), arrays)
+        try:
+            for piece in pieces:
+                sizes_of(graph, [x.shape for x in piece])
+        except ShapeError as error:
+            text = str(error).removeprefix("model: ")
+            raise ShapeError(f"quantize: batch {index}: {text}") from None
         if not all(np.isfinite(x).all() for x in arrays if x.dtype.kind == "f"):
             raise AttrError(f"quantize: batch {index} has numbers that are not finite")
-        if all(x.size for x in arrays):
-            found.append(arrays)
+        found += pieces
     if not found:
         raise AttrError("quantize: there is no calibration data, expected a batch")
     return found
+
+
+def _pieces(size: int | None, arrays: list[np.ndarray]) -> list[list[np.ndarray]]:
+    """Cut a batch into as many samples as a file takes at a time, where it holds a multiple."""
+    counts = {len(x) if x.ndim else 0 for x in arrays}
+    count = counts.pop()
+    if size is None or counts or count % size:
+        return [arrays]
+    return [[x[at : at + size] for x in arrays] for at in range(0, count, size)]
 
 
 def _weight_error(quantiser: Quantiser, node: Node, values: dict[Value, np.ndarray]) -> np.ndarray:

@@ -33,7 +33,7 @@ from .convert import (
     enable_observer,
     hide_fake_quant,
     quantize,
-    quantize_qat,
+    training_form,
 )
 from .equalise import equalize as equalize_channels
 from .fake import FakeQuantize, fake_quant_tensor
@@ -108,7 +108,7 @@ def quantize_static(
     net = copy.deepcopy(model).eval()
     if equalize:
         equalize_channels(net, batches[0])
-    net = quantize_qat(net, qconfig=_without(qconfig, keep), example=batches[0])
+    net = training_form(op, net, True, _without(qconfig, keep), None, batches[0])
     net.eval()
     parts = _parts(net)
     if not parts:
@@ -123,6 +123,7 @@ def quantize_static(
         for batch in batches:
             net(*batch)
         disable_observer(net)
+    _check_reached(op, parts)
     for name, part in parts:
         _freeze(name, part)
     enable_fake_quant(net)
@@ -172,6 +173,24 @@ def _check_watched(name: str, part: QATModule) -> None:
                 f"{name or 'the network itself'}: it has no observer, got {kind}_observer=None in "
                 "its qconfig, expected one, or None in the place of the whole qconfig"
             )
+
+
+def _check_reached(op: str, parts: Sequence[tuple[str, QATModule]]) -> None:
+    """Raise AttrError where layers saw no data: nothing is known of their ranges."""
+    lost = [name for name, part in parts if part.with_act and not _has_seen(part)]
+    if lost:
+        raise AttrError(
+            f"{op}: no batch of the calibration data reaches {', '.join(lost[:8])}, expected data "
+            f"that does, or keep={lost[:8]} to leave these layers in floats"
+        )
+
+
+def _has_seen(part: Any) -> bool:
+    try:
+        part.act_observer.check_ready("")
+    except AttrError:
+        return False
+    return True
 
 
 def _freeze(name: str, part: QATModule) -> None:

@@ -20,10 +20,10 @@ from tianyuan.ops.quantized_linear import packed_int4, unpacked_int4
 
 from .checks import (
     check_finite,
-    check_folder,
     check_kept,
     check_no_target,
     check_source,
+    check_target,
     patterns_of,
 )
 from .convert import replace_parts
@@ -138,7 +138,7 @@ def _quantised(
         return _network(op, model, keep, example, module)
     if target is None:
         raise AttrError(f"{op}: target is missing, expected the file to write")
-    check_folder(target)
+    check_target(op, target)
     if example is not None:
         raise AttrError(f"{op}: example is for networks, got one and the file {model}")
     return _file(op, model, keep, target, arrays)

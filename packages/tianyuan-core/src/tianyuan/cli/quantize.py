@@ -35,7 +35,8 @@ def quantize_model(
     package = quantisation()
     if package is None:
         raise click.UsageError(
-            'quantisation is not installed, get it by: pip install "tianyuan-core[quant]"'
+            "quantisation is not installed, expected the package tianyuan-quant: "
+            "`pip install ./packages/tianyuan-quant` at the root of the repository"
         )
     command = import_module(f"{package.__name__}.command")
     found = command.quantize_model(model, calibration, output, **options)

@@ -39,7 +39,7 @@ def tensor(op: str, value: Any, what: str = "input") -> Tensor:
         return cast(Tensor, value)
     raise DTypeError(
         f"{op}: {what} must be a tensor, got {type(value).__name__}, "
-        "expected a Tensor, an array or numbers"
+        "expected a Tensor: Tensor(x) makes one of an array or of numbers"
     )
 
 

@@ -33,6 +33,14 @@ FORMAT_VERSION = 1
 ALIGNMENT = 64
 HEADER_LIMIT = 100_000_000  # what the safetensors package accepts
 
+# How files of other kinds begin, what they are called, and how such a file is read.
+_OTHERS = (
+    (b"PK", "a zip archive", "tianyuan.torch.load_checkpoint reads those of PyTorch"),
+    (b"\x80", "a pickle", "tianyuan.torch.load_checkpoint reads state dicts"),
+    (b"\x93NUMPY", "a numpy array", "numpy.load reads it"),
+    (b"\x08", "what may be an ONNX model", "jit.load takes one whose name ends in .onnx"),
+)
+
 _PAD = "__pad_"
 _MAX_RANK = 32
 _MAX_BYTES = 2**62  # keeps numpy's and C's arithmetic on sizes from overflowing
@@ -351,6 +359,7 @@ def parse_container(name: str, buffer: mmap.mmap | bytes) -> Container:
         _fail(name, "file is too short", f"{size} bytes", "a header of 8 bytes and more")
     length = int.from_bytes(buffer[:8], "little")
     if length > min(size - 8, HEADER_LIMIT):
+        _check_kind(name, buffer[:8])
         _fail(name, "header's length is wrong", length, f"at most {min(size - 8, HEADER_LIMIT)}")
     if (8 + length) % ALIGNMENT:
         _fail(name, "data is not aligned", 8 + length, f"a multiple of {ALIGNMENT}")
@@ -365,6 +374,13 @@ def parse_container(name: str, buffer: mmap.mmap | bytes) -> Container:
     entries = dict(sorted(_entries(name, header, checksums, 8 + length, size)))
     extra = {key: value for key, value in metadata.items() if key not in _RESERVED}
     return Container(name, buffer, entries, graph, extra)
+
+
+def _check_kind(name: str, start: bytes) -> None:
+    """Raise ModelFormatError where a file begins as those of another kind do."""
+    for magic, kind, way in _OTHERS:
+        if start.startswith(magic):
+            _fail(name, "not a file that Tianyuan wrote", kind, f"a .tym file or checkpoint; {way}")
 
 
 def _believe(name: str, text: bytes) -> dict[str, Any]:

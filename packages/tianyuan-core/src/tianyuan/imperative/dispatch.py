@@ -225,7 +225,9 @@ def _native_runner(address: int, attrs: bytes, title: str, threads: int) -> Runn
         try:
             native.invoker(address, attrs, inputs, outputs, workspace, threads)
         except KernelError as error:
-            raise KernelError(f"{title}: {error}") from None
+            op, _, kernel = title.partition(": ")
+            start = "" if str(error).startswith(f"{op}: ") else f"{op}: "
+            raise KernelError(f"{start}{error} ({kernel})") from None
 
     return run
 

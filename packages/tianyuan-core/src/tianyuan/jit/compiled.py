@@ -86,29 +86,7 @@ class CompiledGraph:
         Raises:
             ShapeError: where a shape does not fit an input.
         """
-        sizes: dict[str, int] = {}
-        inputs = list(zip(self.graph.inputs, given, strict=False))
-        fits = True
-        for value, shape in inputs:
-            expected = value.spec.shape
-            fits = len(expected) == len(shape) and all(
-                _fits(want, int(got), sizes) for want, got in zip(expected, shape, strict=True)
-            )
-            if not fits:
-                break
-        else:  # sums and products of symbols can be told when all of these are known
-            for value, shape in inputs:
-                fits = tuple(shape) == shapes.specialise(value.spec.shape, sizes)
-                if not fits:
-                    break
-        if not fits:
-            known = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-            raise ShapeError(
-                f"model: input {value.name!r} has the wrong shape, got "
-                f"{shapes.format_shape(tuple(shape))}, expected "
-                f"{shapes.format_shape(value.spec.shape)}{f' with {known}' if known else ''}"
-            )
-        return sizes
+        return sizes_of(self.graph, given)
 
     def compiled_for(self, sizes: Mapping[str, int]) -> Compiled:
         """Return the program for concrete sizes, compiling it on first use."""
@@ -270,6 +248,37 @@ def _is_private(tensor: Tensor) -> bool:
     base = data.base
     # The owner of a view: the view's reference, `base` here, and the argument.
     return base is None or (isinstance(base, np.ndarray) and sys.getrefcount(base) <= 3)
+
+
+def sizes_of(graph: Graph, given: Sequence[shapes.Shape]) -> dict[str, int]:
+    """Return what each symbol of a graph stands for when its inputs have these shapes.
+
+    Raises:
+        ShapeError: where a shape does not fit an input.
+    """
+    sizes: dict[str, int] = {}
+    inputs = list(zip(graph.inputs, given, strict=False))
+    fits = True
+    for value, shape in inputs:
+        expected = value.spec.shape
+        fits = len(expected) == len(shape) and all(
+            _fits(want, int(got), sizes) for want, got in zip(expected, shape, strict=True)
+        )
+        if not fits:
+            break
+    else:  # sums and products of symbols can be told when all of these are known
+        for value, shape in inputs:
+            fits = tuple(shape) == shapes.specialise(value.spec.shape, sizes)
+            if not fits:
+                break
+    if not fits:
+        known = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+        raise ShapeError(
+            f"model: input {value.name!r} has the wrong shape, got "
+            f"{shapes.format_shape(tuple(shape))}, expected "
+            f"{shapes.format_shape(value.spec.shape)}{f' with {known}' if known else ''}"
+        )
+    return sizes
 
 
 def _fits(want: int, got: int, sizes: dict[str, int]) -> bool:

@@ -142,7 +142,10 @@ class Deployable:
             TraceError: as ``dump`` does.
         """
         if call is None and self._last is None:
-            raise TraceError("trace.dump: the function has not been called yet")
+            raise TraceError(
+                "trace.dump: the function has not been called yet, expected a call with an example "
+                "of its inputs first"
+            )
         args, kwargs = call or self._last or ((), {})
         _, tensors, structure = self._take(args, kwargs)
         names = list(pytree.leaf_names(structure, ""))

@@ -11,7 +11,14 @@ import numpy as np
 
 from .. import dtypes, native, plugins, registry, shapes
 from ..device import parse_device
-from ..errors import BackendError, DTypeError, ModelFormatError, TianyuanError, TraceError
+from ..errors import (
+    AttrError,
+    BackendError,
+    DTypeError,
+    ModelFormatError,
+    TianyuanError,
+    TraceError,
+)
 from ..graph.container import (
     Container,
     container_bytes,
@@ -31,6 +38,18 @@ from .compiled import CompiledGraph
 from .dumping import DumpResult
 
 
+def check_target(op: str, file: object) -> None:
+    """Raise AttrError where a model file is to be written under the name of another format.
+
+    >>> check_target("trace.dump", "net.tym")
+    """
+    if isinstance(file, (str, os.PathLike)) and os.fspath(file).endswith(".onnx"):
+        raise AttrError(
+            f"{op}: what is written is a .tym file, got the name {os.fspath(file)}, expected one "
+            "in .tym; tianyuan.onnx.export, or `tianyuan convert`, makes an ONNX file of it"
+        )
+
+
 def write_model(
     file: str | os.PathLike[str] | IO[bytes],
     graph: Graph,
@@ -41,9 +60,11 @@ def write_model(
     """Write a graph without states to a model file or stream; equal graphs give equal bytes.
 
     Raises:
+        AttrError: where the name is that of an ONNX file.
         TraceError: where the output names do not match.
         OSError: where the file cannot be written; an old one is still whole then.
     """
+    check_target("trace.dump", file)
     names = list(output_names or (f"output_{i}" for i in range(len(graph.outputs))))
     if len(names) != len(graph.outputs) or len(set(names)) != len(names):
         raise TraceError(

@@ -324,7 +324,11 @@ class trace(Deployable):
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[list[Any], list[Tensor], pytree.Structure]:
         """Return the tensor and array arguments, all as tensors, and how they are nested."""
-        bound = self._signature.bind(*args, **kwargs)
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            name = getattr(self._function, "__name__", type(self._function).__name__)
+            raise TypeError(f"{name}: {error}, expected {name}{self._signature}") from None
         leaves, structure = pytree.flatten(dict(bound.arguments), _is_leaf)
         tensors = [leaf if isinstance(leaf, Tensor) else Tensor(leaf) for leaf in leaves]
         return leaves, tensors, structure
@@ -417,7 +421,9 @@ class trace(Deployable):
             TraceError: where the function has not been called.
         """
         if self._program is None:
-            raise TraceError("trace.explain: the function has not been called yet")
+            raise TraceError(
+                "trace.explain: the function has not been called yet, expected a call first"
+            )
         return explain(self._program)
 
 

@@ -287,8 +287,15 @@ class Module(metaclass=ABCMeta):
         >>> [part.training for part in Sequential(ReLU()).eval().train().modules()]
         [True, True]
         """
-        for module in self.modules() if recursive else (self,):
-            module.training = mode
+        parts = list(self.modules()) if recursive else [self]
+        before = [part.training for part in parts]
+        try:
+            for part in parts:
+                part.training = mode
+        except Exception:  # a part that cannot train: no other may be left in that mode
+            for part, was in zip(parts, before, strict=True):
+                part.training = was
+            raise
         return self
 
     def eval(self) -> Module:

@@ -13,11 +13,11 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from .. import shapes
-from ..errors import ModelFormatError
+from ..errors import MissingPackageError, ModelFormatError
 from ..imperative.dispatch import empty
 from .wire import Span, without_weights
 
-_INSTALL = "onnx: the package is not installed, expected `pip install tianyuan-core[onnx]`"
+_INSTALL = "onnx: the package onnx is not installed, expected `pip install onnx`"
 
 # TensorProto.DataType -> numpy dtype, by name in ml_dtypes where numpy has none.
 _DTYPES: dict[int, str] = {
@@ -35,12 +35,12 @@ def require() -> Any:
     """Return the package ``onnx``.
 
     Raises:
-        ImportError: where it is not installed; the message says how to get it.
+        MissingPackageError: where it is not installed; the message says how to get it.
     """
     try:
         import onnx
     except ImportError as error:
-        raise ImportError(_INSTALL) from error
+        raise MissingPackageError(_INSTALL) from error
     return onnx
 
 

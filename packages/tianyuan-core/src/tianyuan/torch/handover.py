@@ -25,8 +25,8 @@ def torch_module() -> Any:
         return import_module("torch")
     except ImportError as error:
         raise BackendError(
-            f"tianyuan.torch: needs PyTorch, which cannot be imported ({error}); install it, for "
-            'example by pip install "tianyuan-core[torch]"'
+            f"tianyuan.torch: needs PyTorch, which cannot be imported ({error}); expected "
+            '`pip install "torch>=2.6"`'
         ) from error
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import MissingPackageError
+
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
 Path = str | os.PathLike[str]
@@ -49,7 +51,7 @@ def _read(path: Path, color: bool) -> np.ndarray:
             if found is None:
                 raise ValueError(f"{name}: is not an image that {module} can read")
             return found
-    raise ImportError(
+    raise MissingPackageError(
         f"{name}: reading images needs OpenCV or Pillow, got neither, expected "
         "`pip install pillow` or `pip install opencv-python-headless`"
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ....errors import AttrError, ShapeError
+from ....errors import AttrError, MissingPackageError, ShapeError
 from ....functional.arguments import extents, whole
 from .arguments import fitting, image_of, numbers
 
@@ -194,7 +194,7 @@ def _resizer() -> Callable[[np.ndarray, int, int, int], np.ndarray]:
     for name, resizer in (("cv2", _resize_opencv), ("PIL.Image", _resize_pillow)):
         with suppress(ImportError):
             return partial(resizer, import_module(name))
-    raise ImportError(
+    raise MissingPackageError(
         "resize: needs OpenCV or Pillow, got neither, expected "
         "`pip install pillow` or `pip install opencv-python-headless`"
     )
