@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import tianyuan as ty
 import tianyuan.functional as F
+from tianyuan import registry
 from tianyuan.errors import AttrError, GraphError
-from tianyuan.jit import load
+from tianyuan.jit import load, trace
 from tianyuan.kernel import Kernel
 from tianyuan.tools import (
     accuracy_shake_var_tree,
@@ -87,6 +88,23 @@ def test_weights_operations_and_activations_are_counted(lenet) -> None:
     assert shapes["conv2d_1"] == (2, 5, 8, 8)
     assert total.act_dims == sum(int(np.prod(s)) for s in shapes.values())
     assert total.act_size == 4 * total.act_dims
+
+
+def test_products_by_stored_weights_are_counted(tmp_path: Path) -> None:
+    whole, halves = ty.Tensor(np.ones((7, 64), np.int8), "int8"), np.zeros((7, 32), np.uint8)
+    packed, ones = ty.Tensor(halves, "uint8"), ty.Tensor(np.ones((7, 2), np.float32))
+    dynamic, int4 = registry.get_op("linear_dynamic"), registry.get_op("linear_int4")
+
+    @trace(capture_as_const=True)
+    def both(x):
+        y = dynamic(x, whole, ones[:, 0], has_bias=False)
+        return y + int4(x, packed, ones, has_bias=False, group=32)
+
+    both(ty.Tensor(np.ones((5, 64), np.float32)))
+    both.dump(str(tmp_path / "net.tym"))
+    _, details = network_visualize.visualize(str(tmp_path / "net.tym"), "", logging_to_stdout=False)
+    found = {e["class_name"]: e["flops_num"] for e in details.flops}
+    assert found["linear_dynamic"] == found["linear_int4"] == 5 * 7 * 64
 
 
 def test_activations_are_described_where_an_input_is_given(lenet) -> None:

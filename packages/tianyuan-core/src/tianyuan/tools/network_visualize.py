@@ -41,6 +41,11 @@ def _product(opr: OpNode) -> int:
     return _size(opr.outputs[0]) * int(inner)
 
 
+def _linear(opr: OpNode) -> int:
+    # Of the input, since a stored weight may hold two values in a byte.
+    return _size(opr.outputs[0]) * int(opr.inputs[0].shape[-1])
+
+
 def _attended(opr: OpNode) -> int:
     out, (keys, depth) = opr.outputs[0], opr.inputs[1].shape[-2:]
     rows = _size(out) // max(int(out.shape[-1]), 1)
@@ -56,8 +61,9 @@ _RULES: dict[str, Callable[[OpNode], int]] = {
     "conv2d": _weighted, "conv2d_fused": _weighted, "conv2d_quantized": _weighted,
     "conv2d_backward_data": _transposed,
     "matmul": _product, "matmul_fused": _product, "matmul_quantized": _product,
+    "linear_dynamic": _linear, "linear_int4": _linear,
     "attention": _attended,
-    "max_pool2d": _pooled, "avg_pool2d": _pooled,
+    "max_pool2d": _pooled, "avg_pool2d": _pooled, "avg_pool2d_quantized": _pooled,
 }  # fmt: skip
 _FREE = frozenset({"movement", "creation", "indexing"})
 
