@@ -2,12 +2,13 @@
 // and T, sums of quarters of a and of b,
 //
 //   s1 = a21 + a22    t1 = b12 - b11    P = a11 b11           c11 = P + a12 b21
-//   s2 = s1 - a11     t2 = b22 - t1     P = P + s2 t2         W = s1 t1
-//   s3 = a11 - a21    t3 = b22 - b12    c12 = P + W + s4 b22  P = P + s3 t3
+//   s2 = s1 - a11     t2 = b22 - t1     W = s1 t1             P = P + s2 t2
+//   s3 = a21 - a11    t3 = b12 - b22    c12 = P + W + s4 b22  P = P + s3 t3
 //   s4 = a12 - s2     t4 = b21 - t2     c21 = P + a22 t4      c22 = P + W
 //
 // where columns of b are two panels, as far apart as half of the matrix. P and W stay near, so
-// results leave once per block of k; T is made for two panels at a time.
+// results leave once per block of k. T is made for two panels at a time, each sum while the product
+// before it reads what is subtracted: there it hides behind multiplications.
 #include "strassen.hpp"
 
 namespace TY_ISA {
@@ -22,7 +23,7 @@ TY_INLINE int64_t round_up(int64_t a, int64_t to) { return (a + to - 1) / to * t
 enum { STAGGER = 80 };
 
 // The seven products, in order, by their left operands.
-enum { A11, A12, S2, S1, S4, S3, A22, PRODUCTS };
+enum { A11, A12, S1, S2, S4, S3, A22, PRODUCTS };
 
 struct Operand {
   const float *at;
@@ -62,7 +63,7 @@ void add_quarters(Work *work, float *to) {
       };
       put(s1, y1);
       put(s2, y2);
-      put(s3, vsub(x11, x21));
+      put(s3, vsub(x21, x11));
       put(s4, vsub(x12, y2));
       if (!copies) continue;
       put(copy, x11);
@@ -124,6 +125,8 @@ void finish(const Work &work, const Result &r, const float *from, const float *p
 struct Step {
   int product;
   const float *b;
+  const float *minuend;  // `difference` becomes it less b, or NULL
+  float *difference;
   const float *next;         // the two panels that follow, s.n / 2 columns apart, or NULL
   const float *from, *plus;  // what sums start from, or NULL
   float *to;                 // NULL: into c, from `row` and `column` on
@@ -144,6 +147,7 @@ void run_step(const Work &work, const Step &step) {
   t.b_step = TILE_LANES;
   t.b_next = VF;
   t.accumulate = step.from != nullptr;
+  t.difference = step.difference;
   t.lower = bounds.lower;
   t.upper = bounds.upper;
   // All tiles of the seven products share the floats of the next two panels evenly.
@@ -153,6 +157,7 @@ void run_step(const Work &work, const Step &step) {
   for (int64_t at = 0; at < tiles; ++at) {
     const int64_t i = work.half * at / tiles, rows = work.half * (at + 1) / tiles - i;
     t.a = a.at + i * a.row;
+    t.minuend = at == 0 ? step.minuend : nullptr;
     const int64_t line = share * (step.product * tiles + at);
     t.line =
         step.next ? step.next + line * work.depth + (line < 2 * TILE_LANES ? 0 : second) : a.at;
@@ -177,20 +182,6 @@ void run_step(const Work &work, const Step &step) {
   }
 }
 
-// The sums of the quarters of two panels; products read b11 and b21 in place.
-void add_panels(const Work &work, const float *left, const float *right) {
-  const int64_t size = work.depth * TILE_LANES, step = size + STAGGER;
-  for (int64_t i = 0; i < size; i += VF) {
-    const vf b11 = vload(left + i), b21 = vload(left + size + i);
-    const vf b12 = vload(right + i), b22 = vload(right + size + i);
-    const vf t1 = vsub(b12, b11), t2 = vsub(b22, t1);
-    vstore(work.t + i, t1);
-    vstore(work.t + step + i, t2);
-    vstore(work.t + 2 * step + i, vsub(b22, b12));
-    vstore(work.t + 3 * step + i, vsub(b21, t2));
-  }
-}
-
 // The four panels of c that belong to pair `pair`.
 void multiply_pair(const Work &work, int64_t pair, bool fetches) {
   const Strassen &s = work.s;
@@ -198,21 +189,16 @@ void multiply_pair(const Work &work, int64_t pair, bool fetches) {
   const float *const b = s.b + left * s.k + work.k0 * TILE_LANES, *const far = b + s.n / 2 * s.k;
   const float *const next = fetches ? b + TILE_LANES * s.k : nullptr;
   float *const p = work.p, *const w = work.w;
-  add_panels(work, b, far);
-  const int64_t t = size + STAGGER;  // from one sum to the next
-  const float *const panels[] = {b,          b + size,       work.t + t,    work.t,
-                                 far + size, work.t + 2 * t, work.t + 3 * t};
-  const auto step = [&](int product, const float *from, const float *plus, float *to, int64_t row,
-                        int64_t column) {
-    run_step(work, {product, panels[product], next, from, plus, to, row, column});
-  };
-  step(A11, nullptr, nullptr, p, 0, 0);
-  step(A12, p, nullptr, nullptr, 0, left);
-  step(S2, p, nullptr, p, 0, 0);
-  step(S1, nullptr, nullptr, w, 0, 0);
-  step(S4, p, w, nullptr, 0, right);
-  step(S3, p, nullptr, p, 0, 0);
-  step(A22, p, nullptr, nullptr, work.half, left);
+  const float *const b21 = b + size, *const b22 = far + size;
+  float *const t1 = work.t, *const t2 = t1 + size + STAGGER;
+  float *const t3 = t2 + size + STAGGER, *const t4 = t3 + size + STAGGER;
+  run_step(work, {A11, b, far, t1, next, nullptr, nullptr, p, 0, 0});
+  run_step(work, {A12, b21, nullptr, nullptr, next, p, nullptr, nullptr, 0, left});
+  run_step(work, {S1, t1, b22, t2, next, nullptr, nullptr, w, 0, 0});
+  run_step(work, {S2, t2, b21, t4, next, p, nullptr, p, 0, 0});
+  run_step(work, {S4, b22, far, t3, next, p, w, nullptr, 0, right});
+  run_step(work, {S3, t3, nullptr, nullptr, next, p, nullptr, p, 0, 0});
+  run_step(work, {A22, t4, nullptr, nullptr, next, p, nullptr, nullptr, work.half, left});
   finish(work, result_of(work, work.half, right), p, w, work.half);
 }
 

@@ -20,7 +20,8 @@ struct TileSegment {
 
 // How far apart the rows of a are: compile-time distances make shorter address arithmetic.
 // TILE_AHEAD is TILE_STRIDED whose rows of c lie c_row apart, and which may add a residual to what
-// it stores, clip it, and fetch memory for later.
+// it stores, clip it, fetch memory for later, and subtract b from other memory, which costs little
+// beside its products.
 enum TileKind { TILE_UNIT = 0, TILE_BLOCK = 1, TILE_STRIDED = 2, TILE_AHEAD = 3 };
 
 // Finishes a tile whose lanes are channels of blocked images while its sums are in registers:
@@ -57,6 +58,8 @@ struct TileArgs {
   float lower, upper;
   const float *line;  // what is fetched, line_step floats further at each k
   int64_t line_step;
+  const float *minuend;  // in the form of b: `difference` becomes it less b on the way, or NULL
+  float *difference;
 };
 
 typedef void (*TileRun)(const TileArgs *);

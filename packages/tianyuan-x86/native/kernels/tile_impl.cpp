@@ -116,6 +116,15 @@ TY_INLINE void start_tile(const TileArgs *t, vf (&c)[ROWS][VECTORS], vn *half) {
   }
 }
 
+// What TILE_AHEAD subtracts at a step of b, whose vectors are loaded.
+template <int FULL>
+TY_INLINE void subtract(const TileArgs *t, const float *b, const vf *w) {
+  const int64_t at = b - t->b;
+#pragma GCC unroll 4
+  for (int v = 0; v < FULL; ++v)
+    vstore(t->difference + at + v * VF, vsub(vload(t->minuend + at + v * VF), w[v]));
+}
+
 // FULL whole vectors and, where NARROW, half of another one.
 template <int KIND, int HALVES, int ROWS, int FULL, int NARROW>
 void run_tile(const TileArgs *t) {
@@ -139,6 +148,7 @@ void run_tile(const TileArgs *t) {
       vf w[FULL + 1];
 #pragma GCC unroll 4
       for (int v = 0; v < FULL; ++v) w[v] = vload(b + v * b_next);
+      if (KIND == TILE_AHEAD && t->minuend) subtract<FULL>(t, b, w);
       if (KIND == TILE_BLOCK && t->ahead) {
 #pragma GCC unroll 4
         for (int v = 0; v < VECTORS; ++v)
