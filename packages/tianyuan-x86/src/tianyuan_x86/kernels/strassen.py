@@ -2,8 +2,9 @@
 
 Seven products of quarters instead of eight, in Winograd's form with 15 sums of quarters (Strassen
 1969, Winograd 1971). Weights lie as for ordinary products; sums of their panels are made on the
-way. Rows of one matrix meet each other in these sums. So they must belong to one item of a batch,
-and operands of two axes, whose rows are often samples, are refused.
+way, while other products read one of the terms. Rows of one matrix meet each other in sums of a.
+So they must belong to one item of a batch, and operands of two axes, whose rows are often samples,
+are refused.
 
 Largest error over largest magnitude against float64 on standard normal data, direct in brackets:
 128 x 384 x 1536 1.6e-6 (7e-7), 128 x 1536 x 384 2.0e-6 (1.5e-6).
@@ -22,9 +23,9 @@ _ROW_TILES, _TERMS = 24, 768  # rows in tiles and terms of a block (strassen.hpp
 _TOLERANCE = 5e-6
 _STAGGER = 80  # floats between sums
 # Seconds on one thread: for a value of b, of a, and of the result in each block of terms, to be
-# summed and stored; and to begin a tile. Ratios to the direct product were measured for 16 to 512
-# rows of 128 to 3072 terms and columns: 1.2 at 16 rows, 1.05 at 32, 0.97 at 64, 0.94 at 128, 0.92
-# at 256.
+# summed and stored; and to begin a tile. Ratios to the direct product were measured for 16 to 256
+# rows of 384 to 1536 terms and columns, with AVX-512 (AVX2): 1.01 (1.2) at 16 rows, 0.93 (1.0) at
+# 32, 0.92 (0.98) at 64, 0.91 (0.93) at 128, 0.89 (0.92) at 256.
 _B, _A, _C, _TILE = 9e-11, 8e-11, 1.5e-10, 1.2e-8
 _RATE = 0.985  # of the direct product's, since quarters have shorter tiles
 _HANDICAP = 1.02  # so much faster it must be for its larger error to be worth it
