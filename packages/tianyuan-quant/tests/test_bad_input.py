@@ -346,3 +346,11 @@ def test_files_take_multiples_of_the_batch_that_they_fix(tmp_path):
         ShapeError, match=r"batch 1: .* got \(3, 3, 6, 6\), expected \(2, 3, 6, 6\)"
     ):
         Q.quantize_static(tmp_path / "net.tym", [x, x[:3]], target=targets[0])
+
+
+def test_a_call_that_does_not_fit_is_told_by_the_networks_name():
+    found = Q.quantize_static(WithSpare(), [data(8, 4)], keep=["spare"]).module
+    with pytest.raises(TypeError, match=r"^WithSpare: missing .* 'x', expected WithSpare\(x\)"):
+        jit.trace(found.forward)()
+    with pytest.raises(AttrError, match="net.tym, expected one in .onnx; trace.dump writes"):
+        tianyuan.onnx.export(found, "net.tym", tianyuan.Tensor(data(8, 4)))

@@ -136,3 +136,55 @@ def test_onnx(islands, tmp_path):
     Q.quantize_file(source, [data], target)
     got = np.asarray(jit.load(str(target))(data))
     np.testing.assert_allclose(got, net(tianyuan.Tensor(data)).numpy(), atol=0.02)
+
+
+class Swished(M.Module):
+    """Activations that are tables in integers, in front of a pool, a join and a sum."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = M.Conv2d(3, 8, 3, padding=1), M.Conv2d(8, 8, 1)
+        self.third, self.out = M.Conv2d(8, 8, 1), M.Linear(16, 5)
+
+    def forward(self, x):
+        x = F.hswish(self.first(x))
+        x = F.concat([F.hswish(self.second(x)), F.sigmoid(self.third(x))], axis=1)
+        return self.out(F.mean(F.hswish(x), axis=(2, 3)))
+
+
+def test_activations_in_front_of_pools_and_joins_are_tables(tmp_path):
+    tianyuan.random.seed(3)
+    net, x = Swished().eval(), np.random.default_rng(2).standard_normal((16, 3, 6, 6))
+    x = x.astype(np.float32)
+    source, target = dumped(net, x[:2], tmp_path / "float.tym"), tmp_path / "int8.tym"
+    report = Q.quantize_file(source, [x], target)
+    found = ops_of(target)
+    assert found.count("quantize") == found.count("dequantize") == 1
+    assert found.count("lookup_quantized") == 4
+    assert not {"hswish", "sigmoid", "mean", "concat"} & set(found)
+    got, want = np.asarray(jit.load(str(target))(x)), net(tianyuan.Tensor(x)).numpy()
+    noise = 10 * np.log10((want**2).sum() / ((got - want) ** 2).sum())
+    assert noise > 30
+    assert report.output_snr == pytest.approx(noise, abs=0.1)
+    assert {"hswish", "sigmoid"} <= {layer.kind for layer in report.layers}
+
+
+class Shared(M.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.out = M.Conv2d(3, 8, 3, padding=1), M.Conv2d(8, 8, 1)
+
+    def forward(self, x):
+        x = F.hswish(self.first(x))
+        gate = F.sigmoid(F.mean(x, axis=(2, 3), keepdims=True))
+        return self.out(x * gate)
+
+
+def test_activations_that_floats_read_too_stay_in_floats(tmp_path):
+    tianyuan.random.seed(4)
+    net, x = Shared().eval(), np.random.default_rng(2).standard_normal((8, 3, 6, 6))
+    x = x.astype(np.float32)
+    source, target = dumped(net, x[:2], tmp_path / "float.tym"), tmp_path / "int8.tym"
+    assert Q.quantize_file(source, [x], target).output_snr > 30
+    assert "mean" in ops_of(target)
+    assert "adaptive_avg_pool2d_quantized" not in ops_of(target)

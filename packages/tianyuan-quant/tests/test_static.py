@@ -233,3 +233,9 @@ def test_refusals(net, tmp_path):
         Q.quantize_static(source, [x])
     with pytest.raises(AttrError, match="rounding_steps is out of range, got -1"):
         Q.quantize_static(net, [x], rounding_steps=-1)
+
+
+def test_a_gain_that_rounds_to_zero_has_no_minus():
+    shown = str(Q.Report((Q.LayerReport("a", "Linear", -0.04, None, -0.04),), None))
+    assert "in floats +0.0 dB" in shown
+    assert "-0.0" not in shown

@@ -130,12 +130,26 @@ class Quantiser:
             self.places[node.outputs[0]] = moved, params
         elif node.op.name in ("relu", "relu6") and node.inputs[0] in self.places:
             self._bounded(to, node)
-        elif node.op.name in _RULES and all(value in self.places for value in node.inputs):
+        elif node.op.name in _RULES and all(map(self._is_at_hand, node.inputs)):
+            for value in node.inputs:
+                self._stored(to, value, label(node))
             _RULES[node.op.name](self, to, node)
         else:
             inputs = [self._floats(to, value) for value in node.inputs]
             made = to.graph.add_node(node.op, inputs, node.attrs, node.origin)
             to.map.update(zip(node.outputs, made, strict=True))
+
+    def _is_at_hand(self, value: Value) -> bool:
+        """Tell whether a value is stored, or a function of one stored value and read only here.
+
+        Such a function between integers becomes a table when the graph is compiled.
+        """
+        if value in self.places:
+            return True
+        maker, readers = value.node, self._readers.get(value, [])
+        if maker is None or maker.op.family != "elementwise" or value in self.graph.outputs:
+            return False
+        return len(readers) == 1 and len(maker.inputs) == 1 and maker.inputs[0] in self.places
 
     def _result(self, node: Node) -> tuple[Value, HostParams]:
         """Return the value whose range a result gets: that of the bound which alone reads it."""

@@ -130,11 +130,19 @@ def _share(snr: float) -> float:
 
 
 def _text(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f}"
+    return "" if value is None else f"{_rounded(value):.1f}"
+
+
+def _rounded(value: float) -> float:
+    return round(value, 1) + 0.0  # no sign in front of what rounds to zero
 
 
 def _with_win(layer: LayerReport) -> str:
-    return layer.name if layer.win is None else f"{layer.name} (in floats {layer.win:+.1f} dB)"
+    return (
+        layer.name
+        if layer.win is None
+        else f"{layer.name} (in floats {_rounded(layer.win):+.1f} dB)"
+    )
 
 
 def _table_row(layer: LayerReport) -> str:

@@ -146,6 +146,8 @@ class Forward:
         # What names the inputs of a trace, and what help shows: the network's own parameters.
         if name == "__signature__":
             return _own_signature(type(self.net).forward)
+        if name == "__name__":
+            return type(self.net).__name__
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def _ordered(self, inputs: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

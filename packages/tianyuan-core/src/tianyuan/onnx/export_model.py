@@ -64,7 +64,8 @@ def export(
 
     Raises:
         ImportError: where the package ``onnx`` is not installed.
-        AttrError: for an opset that cannot be written, or names that do not fit.
+        AttrError: for an opset that cannot be written, names that do not fit, or the name of a
+            ``.tym`` file.
         GraphError: names every op that has no ONNX form, with the line that it comes from.
         TraceError: where the function cannot be traced.
         OSError: where the file cannot be written.
@@ -75,6 +76,11 @@ def export(
     ['Mul']
     """
     _check_opset(opset)
+    if os.fspath(path).endswith(".tym"):
+        raise AttrError(
+            f"onnx.export: what is written is an ONNX model, got the name {os.fspath(path)}, "
+            "expected one in .onnx; trace.dump writes .tym files"
+        )
     if isinstance(source, (str, os.PathLike)):
         if inputs or dynamic_shapes:
             raise AttrError(
