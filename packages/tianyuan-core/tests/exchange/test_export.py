@@ -437,3 +437,10 @@ def test_dtypes_that_operators_of_onnx_do_not_take_are_refused(tmp_path: Path) -
     with pytest.raises(GraphError, match="onnx.export: an operator .* does not take these dtypes"):
         exchange.export(lambda x: F.sort(x), tmp_path / "sort.onnx", flags)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_name_in_tym_is_refused(tmp_path):
+    target = tmp_path / "net.tym"
+    with pytest.raises(AttrError, match="net.tym, expected one in .onnx; trace.dump writes"):
+        exchange.export(lambda x: x * 2, target, Tensor([1.0]))
+    assert not target.exists()
