@@ -26,14 +26,14 @@ _KERNEL, _STRIDE, _OUTPUTS = 7, 2, 4
 _PAIRS = (1.0, 2.0, 0.25)  # points +-p, those of winograd_strided.hpp; the seventh is infinity
 _FINITE = 2 * len(_PAIRS)
 _SAMPLES = 2 * _FINITE + 1  # that a tile reads along an axis, and products there
-_STRIP, _BATCH = 32, 8  # tiles (winograd_first.cpp)
+_STRIP = 32  # most tiles of a strip (winograd_first.cpp)
 _MOST_CHANNELS = 8
 _TOLERANCE = 8e-6
 
 _START = 1.5e-6  # seconds to enter the kernel
-_RATE = {8: 6.0e10, 16: 1.0e11}  # operations per second and thread in products
-_SUMS = {8: 280, 16: 280}  # products that it takes as long as to transform a tile back and store it
-_SAMPLE = 1.0e-10  # seconds to transform a sample of a tile
+_RATE = {8: 6.5e10, 16: 1.08e11}  # operations per second and thread in products
+_BACK = 165  # products that take as long as it does to transform a tile's sums back and store them
+_SAMPLE = 1.8e-10  # seconds to transform a sample of a tile
 _HANDICAP = 1.05  # so much faster it must be for its larger error and weights to be worth it
 
 
@@ -123,34 +123,34 @@ def _refusal(call: Call) -> str | None:
     return None
 
 
-def _cut(lanes: int, g: geo.Geometry) -> tuple[int, int]:
-    """Return the strips of a row of tiles, and for how many tiles of each there is room."""
+def _cut(lanes: int, g: geo.Geometry) -> tuple[int, int, int]:
+    """Return the strips of a row of tiles, the most tiles of one, and those in whole vectors."""
     tiles = blocks(g.ow, _OUTPUTS)
     strips = blocks(tiles, _STRIP)
-    return strips, geo.round_up(blocks(tiles, strips), lanes)
+    strip = blocks(tiles, strips)
+    return strips, strip, geo.round_up(strip, lanes)
 
 
 def _workspace(lanes: int, call: Call) -> int:
     g = geo.geometry(call)
     if 0 in (g.n, g.o) or g.oh <= 0 or g.ow <= 0:
         return 0
-    width = _cut(lanes, g)[1]
+    _, strip, width = _cut(lanes, g)
     tiles = _SAMPLES * g.c * _SAMPLES * width
     rows = _SAMPLES * geo.round_up(2 * _OUTPUTS * (width + 1), lanes)
-    phases = 2 * _OUTPUTS * (width + lanes)
-    sums = _BATCH * (_FINITE + 1) * _OUTPUTS * lanes
-    return 4 * (tiles + rows + phases + sums) * call.threads
+    sums = strip * (_FINITE + 1) * _OUTPUTS * lanes
+    return 4 * (tiles + rows + sums) * call.threads
 
 
 def _cost(lanes: int, call: Call) -> float:
     g = geo.geometry(call)
     if 0 in (g.n, g.o) or g.oh <= 0 or g.ow <= 0:
         return _START
-    strips, width = _cut(lanes, g)
+    strips, _, width = _cut(lanes, g)
     rows = g.n * blocks(g.oh, _OUTPUTS)
     samples = rows * strips * width * g.c * _SAMPLES**2
     tiles = rows * blocks(g.ow, _OUTPUTS) * blocks(g.o, lanes)
-    products = 2.0 * tiles * (_SAMPLES**2 * g.c + _SUMS[lanes]) * lanes
+    products = 2.0 * tiles * (_SAMPLES**2 * g.c + _BACK) * lanes
     seconds = products / _RATE[lanes] + samples * _SAMPLE
     return _START + _HANDICAP * seconds / min(float(call.threads), float(rows * strips))
 
