@@ -1,10 +1,11 @@
 // conv2d, conv2d_fused and the input's gradient in float32 by Winograd's method: 3 x 3 kernels of
-// stride 1 on blocked layouts. Tiles of the input are transformed, multiplied with the transformed
-// weight at each position, and transformed back through the epilogue. Where the last row or column
-// of tiles has fewer outputs than others, products that only the missing ones need are left out.
+// stride 1 or, but for the gradient, 2 on blocked layouts. Tiles of the input are transformed,
+// multiplied with the transformed weight at each position, and transformed back through the
+// epilogue. Where the last row or column of tiles has fewer outputs than others, products that only
+// the missing ones need are left out.
 #include "conv.hpp"
 #include "conv_shape.hpp"
-#include "winograd_transform.hpp"
+#include "winograd_parity.hpp"
 
 namespace TY_ISA {
 namespace {
@@ -434,6 +435,8 @@ TY_EXPORT_KERNELS(
     winograd, TY_KERNEL(run_plain<UnitStride<2>>, "conv2d_f32", "winograd_f23"),
     TY_KERNEL(run_plain<UnitStride<4>>, "conv2d_f32", "winograd_f43"),
     TY_KERNEL(run_plain<UnitStride<6>>, "conv2d_f32", "winograd_f63"),
+    TY_KERNEL(run_plain<StrideTwo<2>>, "conv2d_f32", "winograd_f22s2"),
+    TY_KERNEL(run_plain<StrideTwo<4>>, "conv2d_f32", "winograd_f42s2"),
     TY_KERNEL(run_backward_data<UnitStride<2>>, "conv2d_backward_data_f32", "winograd_f23"),
     TY_KERNEL(run_backward_data<UnitStride<4>>, "conv2d_backward_data_f32", "winograd_f43"),
     TY_KERNEL(run_backward_data<UnitStride<6>>, "conv2d_backward_data_f32", "winograd_f63"),
@@ -442,4 +445,8 @@ TY_EXPORT_KERNELS(
     TY_KERNEL(run_fused<UnitStride<4>>, "conv2d_fused_f32", "winograd_f43"),
     TY_KERNEL(run_fused<UnitStride<4>>, "conv2d_fused_f32", "winograd_f43_unbiased"),
     TY_KERNEL(run_fused<UnitStride<6>>, "conv2d_fused_f32", "winograd_f63"),
-    TY_KERNEL(run_fused<UnitStride<6>>, "conv2d_fused_f32", "winograd_f63_unbiased"))
+    TY_KERNEL(run_fused<UnitStride<6>>, "conv2d_fused_f32", "winograd_f63_unbiased"),
+    TY_KERNEL(run_fused<StrideTwo<2>>, "conv2d_fused_f32", "winograd_f22s2"),
+    TY_KERNEL(run_fused<StrideTwo<2>>, "conv2d_fused_f32", "winograd_f22s2_unbiased"),
+    TY_KERNEL(run_fused<StrideTwo<4>>, "conv2d_fused_f32", "winograd_f42s2"),
+    TY_KERNEL(run_fused<StrideTwo<4>>, "conv2d_fused_f32", "winograd_f42s2_unbiased"))

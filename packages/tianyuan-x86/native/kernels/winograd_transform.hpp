@@ -10,7 +10,7 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define TY_UNROLLED
 #else
-#define TY_UNROLLED _Pragma("GCC unroll 8")
+#define TY_UNROLLED _Pragma("GCC unroll 9")
 #endif
 
 namespace TY_ISA {

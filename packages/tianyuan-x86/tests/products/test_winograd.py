@@ -46,22 +46,32 @@ def kernels_of(op: str) -> list[Kernel]:
     return [k for k in registry.candidates(op, "cpu", "x86") if re.search(r"winograd_f\d", k.name)]
 
 
+def _stride(kernel: Kernel) -> int:
+    """Return the stride that a kernel serves."""
+    return 2 if "s2" in kernel.name else 1
+
+
+def _attrs(kernel: Kernel, index: int) -> Conv2d:
+    stride = _stride(kernel)
+    return Conv2d(stride=(stride, stride), padding=SHAPES[index][5])
+
+
 def _numbers(rng: np.random.Generator, *shape: int) -> np.ndarray:
     return rng.standard_normal(shape).astype(np.float32)
 
 
 @cache
-def _case(index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _case(index: int, stride: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return x, w and their convolution, summed tap by tap in float64."""
     n, c, h, width, o, (top, left, bottom, right) = SHAPES[index]
     rng = np.random.default_rng(index)
     x, w = _numbers(rng, n, c, h, width), _numbers(rng, o, c, 3, 3)
     padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
-    oh, ow = h + top + bottom - 2, width + left + right - 2
+    oh, ow = (h + top + bottom - 3) // stride + 1, (width + left + right - 3) // stride + 1
     y = np.zeros((n, o, oh, ow))
     for i in range(3):
         for j in range(3):
-            part = padded[:, :, i : i + oh, j : j + ow].reshape(n, c, oh * ow)
+            part = padded[:, :, i::stride, j::stride][:, :, :oh, :ow].reshape(n, c, oh * ow)
             y += (w[:, :, i, j].astype(np.float64) @ part).reshape(y.shape)
     return x, w, y
 
@@ -78,8 +88,8 @@ def _assert_near(kernel: Kernel, got: np.ndarray, want: np.ndarray) -> None:
 def test_error_stays_within_the_stated_bound(
     kernel: Kernel, index: int, run: Any, call_of: Any
 ) -> None:
-    x, w, want = _case(index)
-    attrs = Conv2d(padding=SHAPES[index][5])
+    x, w, want = _case(index, _stride(kernel))
+    attrs = _attrs(kernel, index)
     results = [
         run(kernel, call_of("conv2d", (x, w), attrs, threads), (x, w))[0] for threads in (1, 2, 5)
     ]
@@ -127,7 +137,7 @@ def _epilogues() -> Iterator[tuple[int, str, bool, bool]]:
 def test_epilogue(kernel: Kernel, run: Any, call_of: Any) -> None:
     count = 0
     for index, activation, has_bias, has_residual in _epilogues():
-        x, w, want = _case(index)
+        x, w, want = _case(index, _stride(kernel))
         rng = np.random.default_rng(index)
         inputs = [x, w]
         if has_bias:
@@ -137,6 +147,7 @@ def test_epilogue(kernel: Kernel, run: Any, call_of: Any) -> None:
             inputs.append(_numbers(rng, *want.shape))
             want = want + inputs[-1]
         attrs = Conv2dFused(
+            stride=_attrs(kernel, index).stride,
             padding=SHAPES[index][5],
             has_bias=has_bias,
             has_residual=has_residual,
@@ -158,10 +169,10 @@ def test_epilogue(kernel: Kernel, run: Any, call_of: Any) -> None:
 def test_an_image_does_not_depend_on_its_batch(kernel: Kernel, run: Any, call_of: Any) -> None:
     index = 9
     x, w, _ = _case(index)
-    whole = run(kernel, call_of("conv2d", (x, w), Conv2d(padding=ONE)), (x, w))[0]
+    whole = run(kernel, call_of("conv2d", (x, w), _attrs(kernel, index)), (x, w))[0]
     for image in range(len(x)):
         one = x[image : image + 1]
-        alone = run(kernel, call_of("conv2d", (one, w), Conv2d(padding=ONE)), (one, w))[0]
+        alone = run(kernel, call_of("conv2d", (one, w), _attrs(kernel, index)), (one, w))[0]
         np.testing.assert_array_equal(alone[0], whole[image])
 
 
@@ -169,7 +180,8 @@ def test_an_image_does_not_depend_on_its_batch(kernel: Kernel, run: Any, call_of
 def test_refusals_name_what_is_served(kernel: Kernel, call_of: Any) -> None:
     x = np.zeros((1, 8, 9, 9), np.float32)
     for attrs, shape, part in (
-        (Conv2d(stride=(2, 2)), (8, 8, 3, 3), "stride"),
+        (Conv2d(stride=(3 - _stride(kernel),) * 2), (8, 8, 3, 3), "stride"),
+        (Conv2d(stride=(1, 2)), (8, 8, 3, 3), "stride"),
         (Conv2d(dilation=(1, 2)), (8, 8, 3, 3), "dilation"),
         (Conv2d(groups=4), (8, 2, 3, 3), "groups"),
         (Conv2d(), (8, 8, 5, 3), "3 x 3"),
@@ -190,6 +202,17 @@ def test_transformed_weights_are_those_of_the_paper(lanes: int, channels: int) -
         np.testing.assert_allclose(found, (g @ w[o, c] @ g.T).ravel(), rtol=1e-6, atol=1e-7)
     assert not packed[-1, :, :, :, 19 % lanes :].any()
     assert not packed[:, :, -1, channels % lanes :].any()
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+def test_taps_between_meet_odd_samples_alone(lanes: int) -> None:
+    # F(2, 2) of taps 0 and 2 at 0, 1 and infinity, then tap 1.
+    g = np.array([[-1, 0, 0], [1, 0, 1], [0, 0, 1], [0, 1, 0]])
+    w = _numbers(np.random.default_rng(0), 19, 21, 3, 3)
+    packed = registry.get_layout(f"wino_f22s2_{lanes}i{lanes}o").pack(w)
+    for o, c in ((0, 0), (18, 20), (7, 16)):
+        found = packed[o // lanes, :, c // lanes, c % lanes, o % lanes]
+        np.testing.assert_allclose(found, (g @ w[o, c] @ g.T).ravel(), rtol=1e-6, atol=1e-7)
 
 
 @pytest.fixture

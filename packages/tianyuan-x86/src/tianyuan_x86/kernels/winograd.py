@@ -5,17 +5,22 @@ and kernels turned by half a turn; weights for it have a layout of their own.
 
 F(m x m, 3 x 3) computes m x m outputs of a 3 x 3 kernel with (m + 2)^2 products per pair of
 channels instead of 9 m^2 (Lavin and Gray, 2016). Its points are chosen so that rounding grows
-little. Largest error over largest magnitude against float64, on standard normal data of the 3 x 3
-layers of ResNet (64 x 56^2 to 512 x 7^2) and VGG16 (64 x 224^2 to 512 x 14^2), and the bound that
-is stated:
+little. With stride 2, taps 0 and 2 of an axis meet even samples only, where they are F(m, 2), and
+tap 1 meets odd samples: (m + 1) + m products instead of 3 m, with m + 2 different weights.
 
-==========  ==========  =============  ==========
-variant     measured    the direct     bound
-==========  ==========  =============  ==========
-F(2, 3)     1.1e-6      2.9e-6         3e-6
-F(4, 3)     6.4e-6      2.9e-6         1.5e-5
-F(6, 3)     2.9e-5      2.9e-6         8e-5
-==========  ==========  =============  ==========
+Largest error over largest magnitude against float64, on standard normal data of the 3 x 3 layers of
+ResNet (64 x 56^2 to 512 x 7^2) and, of stride 1, VGG16 (64 x 224^2 to 512 x 14^2), and the bound
+that is stated:
+
+================  ==========  =============  ==========
+variant           measured    the direct     bound
+================  ==========  =============  ==========
+F(2, 3)           1.1e-6      2.9e-6         3e-6
+F(4, 3)           6.4e-6      2.9e-6         1.5e-5
+F(6, 3)           2.9e-5      2.9e-6         8e-5
+F(2, 2), strided  1.2e-6      3.0e-6         3e-6
+F(4, 2), strided  1.6e-6      3.0e-6         4e-6
+================  ==========  =============  ==========
 """
 
 from __future__ import annotations
@@ -40,7 +45,10 @@ _BLOCKS_AT_A_TIME = 8  # of a weight that is transformed
 
 
 class Variant(NamedTuple):
-    """F(m x m, 3 x 3): its finite interpolation points beside 0, and how far it errs.
+    """A method along both axes: outputs of a tile, finite interpolation points, how far it errs.
+
+    With ``stride`` 1 it is F(m x m, 3 x 3). With 2, taps 0 and 2 meet even samples as in F(m, 2),
+    and tap 1 meets odd samples, which are multiplied as they are.
 
     ``tolerance`` bounds the error over the largest magnitude of the result; ``vector`` is how many
     seconds a vector of a tile takes through a transform, ``handicap`` by how much faster it must be
@@ -52,40 +60,59 @@ class Variant(NamedTuple):
     tolerance: float
     vector: float
     handicap: float = 1.0
+    stride: int = 1
 
     @property
     def name(self) -> str:
-        """Return the name of the variant, as in ``f43``."""
-        return f"f{self.m}{_KERNEL}"
+        """Return the name of the variant, as in ``f43`` or ``f42s2``."""
+        return f"f{self.m}{_KERNEL}" if self.stride == 1 else f"f{self.m}2s2"
 
     @property
     def size(self) -> int:
-        """Return the edge of a tile of the input."""
-        return self.m + _KERNEL - 1
+        """Return the edge of a tile of the input, and of its transform."""
+        return self.stride * (self.m - 1) + _KERNEL
 
     @property
-    def frequencies(self) -> int:
-        """Return how many products of matrices the method takes."""
-        return self.size**2
+    def edge(self) -> int:
+        """Return how many different weights the positions along an axis have."""
+        return self.m + _KERNEL - 1
 
     def positions(self, outputs: int) -> int:
-        """Return how many products an axis of a plane takes: infinity is for whole tiles only."""
-        return -(-outputs // self.m) * self.size - (outputs % self.m != 0)
+        """Return how many products an axis of a plane takes.
+
+        A last tile that is not whole leaves out infinity, and odd samples of missing outputs.
+        """
+        missing = -outputs % self.m
+        left_out = min(missing, 1) + (missing if self.stride == 2 else 0)
+        return -(-outputs // self.m) * self.size - left_out
 
     def kernel_transform(self) -> np.ndarray:
-        """Return G in float64, (m + 2) x 3: rows [1, p, p^2] / prod (p - q), last [0, 0, 1]."""
-        finite = [0.0] + [signed for p in self.points for signed in (p, -p)]
-        rows = [
-            np.array([1.0, p, p * p]) / np.prod([p - q for q in finite if q != p]) for p in finite
-        ]
-        return np.stack([*rows, np.array([0.0, 0.0, 1.0])])
+        """Return G in float64, (m + 2) x 3: a row for each finite point, infinity, odd samples.
+
+        Rows are [1, p, p^2] / prod (p - q) and [0, 0, 1]; with stride 2 [1, 0, p] / prod (p - q),
+        [0, 0, 1] and [0, 1, 0].
+        """
+        rows = np.zeros((self.edge, _KERNEL))
+        for row, p in zip(rows, self.points, strict=False):
+            row[:: self.stride] = [p**k for k in range(len(row[:: self.stride]))]
+            row /= np.prod([p - q for q in self.points if q != p])
+        rows[len(self.points), -1] = 1.0
+        if self.stride == 2:
+            rows[-1, 1] = 1.0
+        return rows
 
 
-# The points are those of winograd_transform.hpp.
+def _pairs(*points: float) -> tuple[float, ...]:
+    return tuple(signed for p in points for signed in (p, -p))
+
+
+# The points are those of winograd_transform.hpp and winograd_parity.hpp.
 VARIANTS = (
-    Variant(2, (1.0,), 3e-6, 1.2e-9),
-    Variant(4, (0.5**0.5, 2.0**0.5), 1.5e-5, 1.2e-9),
-    Variant(6, (1.0, 0.5, 2.0), 8e-5, 1.8e-9, 1.08),
+    Variant(2, (0.0, *_pairs(1.0)), 3e-6, 1.2e-9),
+    Variant(4, (0.0, *_pairs(0.5**0.5, 2.0**0.5)), 1.5e-5, 1.2e-9),
+    Variant(6, (0.0, *_pairs(1.0, 0.5, 2.0)), 8e-5, 1.8e-9, 1.08),
+    Variant(2, (0.0, 1.0), 3e-6, 1.2e-9, stride=2),
+    Variant(4, _pairs(0.5, 1.25), 4e-6, 1.2e-9, stride=2),
 )
 
 
@@ -123,11 +150,11 @@ class Form(NamedTuple):
 
 
 def _extents(variant: Variant, lanes: int, shape: Shape) -> Shape:
-    return (blocks(shape[0], lanes), variant.frequencies, blocks(shape[1], lanes), lanes, lanes)
+    return (blocks(shape[0], lanes), variant.edge**2, blocks(shape[1], lanes), lanes, lanes)
 
 
 def _pack(variant: Variant, lanes: int, array: np.ndarray) -> np.ndarray:
-    """Return G g G^T of each kernel, computed in float64, as blocks (o, frequency, i, 16i, 16o)."""
+    """Return G g G^T of each kernel, computed in float64, as blocks (o, weight, i, 16i, 16o)."""
     o, i = array.shape[:2]
     g = variant.kernel_transform()
     both = np.kron(g, g)  # acts on a kernel read as a vector of nine
@@ -154,21 +181,22 @@ def _unpack(variant: Variant, lanes: int, array: np.ndarray, shape: Shape) -> np
     """Return the kernels whose transforms come closest; exact up to rounding."""
     o, i = shape[:2]
     merged = array.transpose(0, 4, 2, 3, 1).reshape(
-        array.shape[0] * lanes, -1, variant.size, variant.size
+        array.shape[0] * lanes, -1, variant.edge, variant.edge
     )
     inverse = np.linalg.pinv(variant.kernel_transform())
     kernels = inverse @ merged[:o, :i].astype(np.float64) @ inverse.T
     return np.ascontiguousarray(kernels).astype(array.dtype)
 
 
+def _forms(lanes: int) -> list[Form]:
+    """Return the forms of weights; with stride 2, the gradient is no such convolution."""
+    turns = [(v, gradient) for v in VARIANTS for gradient in (False, True)]
+    return [Form(v, lanes, gradient) for v, gradient in turns if v.stride == 1 or not gradient]
+
+
 def layouts() -> list[Layout]:
     """Return the layouts of transformed weights."""
-    forms = [
-        Form(variant, lanes, gradient)
-        for lanes in sorted(LANES.values(), reverse=True)
-        for variant in VARIANTS
-        for gradient in (False, True)
-    ]
+    forms = [form for lanes in sorted(LANES.values(), reverse=True) for form in _forms(lanes)]
     return [
         Layout(
             name=form.name,
@@ -209,7 +237,7 @@ def _plan(variant: Variant, lanes: int, call: Call) -> _Plan:
     g = _geometry(call)
     c_blocks, tile_rows = blocks(g.c, lanes), geo.TILE_ROWS[lanes]
     tiles = g.n * -(-g.oh // variant.m) * -(-g.ow // variant.m)
-    fit = max(_L2_FLOATS // (variant.frequencies * c_blocks * lanes), 3 * tile_rows)
+    fit = max(_L2_FLOATS // (variant.size**2 * c_blocks * lanes), 3 * tile_rows)
     count = -(-tiles // fit)
     block = -(-tiles // count)
     strips = -(-block // tile_rows)
@@ -224,27 +252,28 @@ def _workspace(variant: Variant, lanes: int, call: Call) -> int:
         return 0
     p = _plan(variant, lanes, call)
     table = geo.round_up(p.c_blocks * _SEGMENT, 64)
-    tiles = variant.frequencies * ((p.block * p.c_blocks + 1) | 1) * lanes
-    products = variant.frequencies * ((p.block * _VECTORS) | 1) * lanes
+    positions = variant.size**2
+    tiles = positions * ((p.block * p.c_blocks + 1) | 1) * lanes
+    products = positions * ((p.block * _VECTORS) | 1) * lanes
     # Fewer threads may run than are planned for, so the room does not depend on who shares.
     return table + 4 * (tiles + products) * call.threads
 
 
 _START = 1.5e-6  # seconds to enter a kernel and cut its tiles
 _RATE = {8: 9.0e10, 16: 1.08e11}  # operations per second and thread inside a register tile
-_WEIGHTS = 3.0e10  # bytes per second at which a transformed weight streams in beside products
+_WEIGHTS = 2.0e10  # bytes per second at which a transformed weight streams in beside products
 _HIDDEN = 0.15  # of the shorter of the two does not hide behind the longer
 _PACK = 1.2e10  # bytes per second at which a transformed weight is made
 
 
-def _refusal(call: Call) -> str | None:
-    g = _geometry(call)
+def _refusal(variant: Variant, call: Call) -> str | None:
+    g, stride = _geometry(call), (variant.stride, variant.stride)
     if g.groups != 1:
         return f"has {g.groups} groups, serves 1"
     if (g.kh, g.kw) != (_KERNEL, _KERNEL):
         return f"serves 3 x 3 kernels, got {g.kh} x {g.kw}"
-    if g.stride != (1, 1) or g.dilation != (1, 1):
-        return f"serves stride 1 and dilation 1, got {g.stride} and {g.dilation}"
+    if g.stride != stride or g.dilation != (1, 1):
+        return f"serves stride {stride} and dilation (1, 1), got {g.stride} and {g.dilation}"
     return None
 
 
@@ -256,24 +285,23 @@ def _cost(variant: Variant, lanes: int, call: Call) -> float:
     matrices = p.rows * p.c_blocks * p.o_blocks * lanes
     threads = min(float(call.threads), max(1.0, 2.0 * matrices * lanes / 1e6))
     products = 2.0 * matrices * lanes / _RATE[lanes]
-    weights = 4.0 * variant.frequencies * p.c_blocks * p.o_blocks * lanes**2 / _WEIGHTS
-    vectors = p.tiles * variant.frequencies * 2.0 * (p.c_blocks + p.o_blocks)
+    weights = 4.0 * variant.edge**2 * p.c_blocks * p.o_blocks * lanes**2 / _WEIGHTS
+    vectors = p.tiles * variant.size**2 * 2.0 * (p.c_blocks + p.o_blocks)
     longer, shorter = max(products, weights), min(products, weights)
     seconds = longer + _HIDDEN * shorter + vectors * variant.vector
     return _START + variant.handicap * seconds / threads
 
 
-def _epilogue_form(unbiased: bool, call: Call) -> str | None:
+def _epilogue_form(variant: Variant, unbiased: bool, call: Call) -> str | None:
     """Refuse the form of inputs that the other of a pair of kernels serves."""
     third_is_residual = call.attrs.has_residual and not call.attrs.has_bias
     if third_is_residual != unbiased:
         return f"serves {'a residual without bias' if unbiased else 'a bias before any residual'}"
-    return _refusal(call)
+    return _refusal(variant, call)
 
 
 def _kernels_of(variant: Variant, tier: Tier) -> list[Kernel]:
     image, weight = activation_layout(tier.lanes), Form(variant, tier.lanes).name
-    turned = Form(variant, tier.lanes, gradient=True).name
     name = f"winograd_{variant.name}"
 
     def describe(
@@ -295,12 +323,16 @@ def _kernels_of(variant: Variant, tier: Tier) -> list[Kernel]:
             tolerance=variant.tolerance,
         )
 
-    return [
-        describe("conv2d", name, (), _refusal),
-        describe("conv2d_backward_data", name, (), _refusal, turned),
-        describe("conv2d_fused", name, (PLAIN, image), partial(_epilogue_form, False)),
-        describe("conv2d_fused", f"{name}_unbiased", (image,), partial(_epilogue_form, True)),
+    serves, form = partial(_refusal, variant), partial(_epilogue_form, variant)
+    found = [
+        describe("conv2d", name, (), serves),
+        describe("conv2d_fused", name, (PLAIN, image), partial(form, False)),
+        describe("conv2d_fused", f"{name}_unbiased", (image,), partial(form, True)),
     ]
+    if variant.stride == 1:
+        turned = Form(variant, tier.lanes, gradient=True).name
+        found.append(describe("conv2d_backward_data", name, (), serves, turned))
+    return found
 
 
 def _repacking(form: Form, tier: Tier) -> Kernel:
@@ -324,7 +356,7 @@ def _repacking(form: Form, tier: Tier) -> Kernel:
         dtypes=("float32",),
         layouts=Layouts((PLAIN,), (name,)),
         supports=supports,
-        cost=lambda call: _START + variant.frequencies * padded(call) / _PACK,
+        cost=lambda call: _START + variant.edge**2 * padded(call) / _PACK,
         workspace=lambda call: _KERNEL**2 * padded(call),
     )
 
@@ -332,5 +364,4 @@ def _repacking(form: Form, tier: Tier) -> Kernel:
 def kernels(tier: Tier) -> list[Kernel]:
     """Return the Winograd convolutions of a tier, and what transforms their weights."""
     found = [kernel for variant in VARIANTS for kernel in _kernels_of(variant, tier)]
-    forms = [Form(v, tier.lanes, gradient) for v in VARIANTS for gradient in (False, True)]
-    return found + [_repacking(form, tier) for form in forms]
+    return found + [_repacking(form, tier) for form in _forms(tier.lanes)]

@@ -144,8 +144,8 @@ def _fused() -> Iterator[Case]:
         yield _fused_case(
             place, Conv2dFused(has_bias=True, has_residual=True, activation="relu6"), "float32"
         )
-    first, depthwise = PLACES[3], PLACES[9]
-    for place in (first, depthwise):
+    strided, first, depthwise = PLACES[2], PLACES[3], PLACES[9]
+    for place in (strided, first, depthwise):
         yield _fused_case(place, Conv2dFused(has_residual=True, activation="relu"), "float32")
     for place, activation in zip(SMALL, ("identity", "sigmoid", "silu"), strict=True):
         fused = Conv2dFused(has_bias=True, has_residual=True, activation=activation)
