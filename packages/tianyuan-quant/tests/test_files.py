@@ -188,3 +188,15 @@ def test_activations_that_floats_read_too_stay_in_floats(tmp_path):
     assert Q.quantize_file(source, [x], target).output_snr > 30
     assert "mean" in ops_of(target)
     assert "adaptive_avg_pool2d_quantized" not in ops_of(target)
+
+
+def test_the_report_leaves_out_what_only_moves(tmp_path):
+    first, last = M.Conv2d(3, 4, 3, padding=1), M.Linear(36, 5)
+    x = np.random.default_rng(3).standard_normal((8, 3, 6, 6)).astype(np.float32)
+
+    def net(x):
+        return last(F.flatten(F.max_pool2d(F.relu(first(x)), 2), 1))
+
+    source = dumped(net, x[:2], tmp_path / "float.tym")
+    report = Q.quantize_file(source, [x], tmp_path / "int8.tym")
+    assert [layer.kind for layer in report.layers] == ["conv2d_fused", "max_pool2d", "matmul_fused"]

@@ -10,7 +10,7 @@ import numpy as np
 from tianyuan.graph.graph import Graph, Node, Value
 
 from .calibrate import evaluate
-from .graphs import Quantiser, label
+from .graphs import MOVES, Quantiser, label
 from .report import LayerReport, Noise, Report
 
 Batches = Sequence[Sequence[np.ndarray]]
@@ -31,6 +31,7 @@ def measured(
         for node in graph.nodes
         for value in node.outputs
         if value in quantiser.places and value.spec.dtype == np.float32
+        if not _only_moved(value, quantiser.places[value][0])
     }
     floats: list[list[np.ndarray]] = []
     for batch in batches:
@@ -65,6 +66,12 @@ def measured(
         if value.node is not None
     )
     return Report(tuple(layers), total.decibel)
+
+
+def _only_moved(value: Value, stored: Value) -> bool:
+    """Tell whether a value is another one's integers in another place: it loses nothing anew."""
+    made, origin = stored.node, value.node
+    return bool(made and origin and made.op is origin.op and made.op.name in MOVES)
 
 
 def _with(quantiser: Quantiser, kept: set[str], batches: Batches, floats: Batches) -> float:

@@ -19,7 +19,7 @@ from .calibrate import Ranges
 from .config import QConfig
 from .params import HostParams
 
-_MOVES = ("reshape", "transpose", "slice", "copy", "take", "max_pool2d")
+MOVES = ("reshape", "transpose", "slice", "copy", "take")  # the same integers in another place
 _PRODUCTS = {"conv2d_fused": "conv2d_quantized", "matmul_fused": "matmul_quantized"}
 _BOUNDED = ("identity", "relu", "relu6", "clip")
 _LIMITS = {"identity": (-np.inf, np.inf), "relu": (0.0, np.inf), "relu6": (0.0, 6.0)}
@@ -123,7 +123,7 @@ class Quantiser:
     def _visit(self, to: Rebuilder, node: Node) -> None:
         if self.is_product(node):
             self._product(to, node)
-        elif node.op.name in _MOVES and node.inputs[0] in self.places:
+        elif node.op.name in (*MOVES, "max_pool2d") and node.inputs[0] in self.places:
             stored, params = self.places[node.inputs[0]]
             rest = [self._floats(to, value) for value in node.inputs[1:]]
             moved = self._emit(to, node.op.name, [stored, *rest], node.attrs)
