@@ -212,7 +212,7 @@ def test_arguments_of_other_kinds_are_named(stored, tmp_path):
     for keep in (3, [3]):
         with pytest.raises(AttrError, match="keep is wrong, got .*, expected patterns of names"):
             Q.quantize_static(net, [batch], keep=keep)
-    with pytest.raises(AttrError, match=r"nothing is left to quantise, got keep=\['\*'\]"):
+    with pytest.raises(AttrError, match=r"nothing is left to quantise, got .* keep=\['\*'\]"):
         Q.quantize_static(net, [batch], keep="*")
     with pytest.raises(AttrError, match="bits must be 2, 3 or 4, got '4'"):
         Q.quantize_weights(net, "4")

@@ -200,3 +200,24 @@ def test_the_report_leaves_out_what_only_moves(tmp_path):
     source = dumped(net, x[:2], tmp_path / "float.tym")
     report = Q.quantize_file(source, [x], tmp_path / "int8.tym")
     assert [layer.kind for layer in report.layers] == ["conv2d_fused", "max_pool2d", "matmul_fused"]
+
+
+def test_a_module_of_ops_is_quantised_as_the_error_says(tmp_path):
+    torch = pytest.importorskip("torch")
+    from tianyuan.torch import from_module
+
+    torch.manual_seed(1)
+    theirs = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Flatten(),
+        torch.nn.Linear(128, 4),
+    ).eval()  # fmt: skip
+    x = np.random.default_rng(4).standard_normal((8, 3, 6, 6)).astype(np.float32)
+    net = from_module(theirs, (torch.tensor(x),))
+    for call in (lambda: Q.quantize_static(net, [x]), lambda: Q.quantize_dynamic(net)):
+        with pytest.raises(AttrError, match="is quantised as a file: trace it, dump it, give"):
+            call()
+    source, target = dumped(net, x, tmp_path / "net.tym"), tmp_path / "int8.tym"
+    found = Q.quantize_static(source, [x], target=target).module
+    assert {"conv2d_quantized", "matmul_quantized"} <= set(ops_of(target))
+    want = theirs(torch.tensor(x)).detach().numpy()
+    np.testing.assert_allclose(found(x), want, atol=0.02)

@@ -16,6 +16,12 @@ from tianyuan.graph.graph import Graph
 from tianyuan.jit.model import check_target as check_name
 from tianyuan.module import Module
 
+# What a network must have to be quantised, and the way of those that have none.
+LAYERS = (
+    "a network with layers of tianyuan.module that have integer forms; what torch.from_module and "
+    "onnx.load return has none and is quantised as a file: trace it, dump it, give the .tym"
+)
+
 
 def patterns_of(op: str, keep: Any) -> tuple[str, ...]:
     """Return patterns of names; a text is one pattern.
@@ -160,7 +166,8 @@ def check_kept(
     if not names:
         if graph is not None and any(_is_stored(node.op.name) for node in graph.nodes):
             raise AttrError(f"{op}: the model is quantised already, expected one of floats")
-        raise AttrError(f"{op}: the model has no {what} to quantise")
+        end = f", expected {LAYERS}" if graph is None else ""
+        raise AttrError(f"{op}: the model has no {what} to quantise{end}")
     lost = [p for p in keep if not any(fnmatchcase(name, p) for name in names)]
     if lost:
         raise AttrError(

@@ -18,6 +18,7 @@ from tianyuan.module import Module
 
 from .arguments import switch
 from .checks import (
+    LAYERS,
     batch_of,
     batch_size,
     batches_of,
@@ -113,8 +114,8 @@ def quantize_static(
     parts = _parts(net)
     if not parts:
         raise AttrError(
-            f"quantize_static: nothing is left to quantise, got keep={list(keep)}, expected a "
-            "network with layers that have integer forms"
+            f"quantize_static: nothing is left to quantise, got {type(model).__name__} and "
+            f"keep={list(keep)}, expected {LAYERS}"
         )
     for name, part in parts:
         _check_watched(name, part)
