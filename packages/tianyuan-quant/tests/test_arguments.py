@@ -221,7 +221,9 @@ def test_models_that_are_none(model, tmp_path):
         lambda: Q.quantize_weights(model, target=target),
         lambda: Q.quantize_file(model, [X], target),
     ):
-        with pytest.raises(AttrError, match=r"model is wrong, got .*, expected a Module or the"):
+        with pytest.raises(
+            AttrError, match=r"model is wrong, got .*, expected a Module of tianyuan.module or the"
+        ):
             call()
     assert not target.exists()
 

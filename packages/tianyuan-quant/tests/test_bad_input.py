@@ -302,7 +302,7 @@ def test_one_array_is_no_list_of_batches(make, stored):
 
 
 def test_a_class_is_no_network():
-    with pytest.raises(AttrError, match="got the class Sequential, expected a Module"):
+    with pytest.raises(AttrError, match="got the class Sequential, expected a Module of"):
         Q.quantize_static(M.Sequential, [data(1, 2)])
 
 

@@ -110,8 +110,8 @@ def check_source(op: str, model: Any) -> None:
     """Raise AttrError where a model is neither a network nor the path of a file."""
     if not isinstance(model, (Module, str, os.PathLike)):
         raise AttrError(
-            f"{op}: model is wrong, got {_named(model)}, expected a Module or the path of "
-            "a .tym or .onnx file"
+            f"{op}: model is wrong, got {_named(model)}, expected a Module of "
+            "tianyuan.module or the path of a .tym or .onnx file"
         )
 
 
