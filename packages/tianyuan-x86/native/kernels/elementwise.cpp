@@ -158,12 +158,26 @@ int unary_blocks(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
   return run_unary(ctx, &x, outputs, unary_row(Opcode));
 }
 
+int run_blocks(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, BinaryRow row) {
+  const ty_tensor operands[] = {flat_blocks(inputs[0]), flat_blocks(inputs[1])};
+  ty_tensor out = flat_blocks(outputs[0]);
+  return run_binary(ctx, operands, &out, row);
+}
+
 template <int Opcode>
 int binary_blocks(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *,
                   void *) {
-  const ty_tensor operands[] = {flat_blocks(inputs[0]), flat_blocks(inputs[1])};
-  ty_tensor out = flat_blocks(outputs[0]);
-  return run_binary(ctx, operands, &out, binary_row(Opcode));
+  return run_blocks(ctx, inputs, outputs, binary_row(Opcode));
+}
+
+int gelu_backward(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *,
+                  void *) {
+  return run_binary(ctx, inputs, outputs, gelu_backward_row);
+}
+
+int gelu_backward_blocks(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
+                         const ty_attrs *, void *) {
+  return run_blocks(ctx, inputs, outputs, gelu_backward_row);
 }
 
 template <int Opcode>
@@ -211,4 +225,6 @@ TY_EXPORT_KERNELS(
     UNARY_BLOCKS("hswish", TY_EW_HSWISH), UNARY_BLOCKS("silu", TY_EW_SILU),
     UNARY_BLOCKS("gelu", TY_EW_GELU), BINARY_BLOCKS("add", TY_EW_ADD),
     BINARY_BLOCKS("sub", TY_EW_SUB), BINARY_BLOCKS("mul", TY_EW_MUL),
-    BINARY_BLOCKS("maximum", TY_EW_MAXIMUM), BINARY_BLOCKS("minimum", TY_EW_MINIMUM))
+    BINARY_BLOCKS("maximum", TY_EW_MAXIMUM), BINARY_BLOCKS("minimum", TY_EW_MINIMUM),
+    TY_KERNEL(gelu_backward, "gelu_backward_f32", "simd"),
+    TY_KERNEL(gelu_backward_blocks, "gelu_backward_f32", "padded"))

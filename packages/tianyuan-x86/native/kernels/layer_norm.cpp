@@ -65,18 +65,28 @@ int layer_norm(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, c
   return 0;
 }
 
-// Adds a float vector to VF doubles.
-TY_INLINE void add_wide(double *to, vf x) {
-  float lanes[VF];
-  vstore(lanes, x);
-  for (int i = 0; i < VF; ++i) to[i] += lanes[i];
+// Sums over rows for the gradients of weight and bias, one behind the other and with room for whole
+// vectors: those of a few rows in floats, of all in double.
+struct RowSums {
+  double *all;
+  float *few;
+  int64_t room;
+};
+
+enum { FEW_ROWS = 32 };
+
+void join_few(const RowSums &sums) {
+  for (int64_t i = 0; i < 2 * sums.room; ++i) {
+    sums.all[i] += sums.few[i];
+    sums.few[i] = 0.0f;
+  }
 }
 
-// Sums of h = g * weight and of h * (x - center); adds g (x - center) s to dweight and g to dbias,
-// which have room for whole vectors.
+// Sums of h = g * weight and of h * (x - center); adds g (x - center) s and g to the sums of rows.
 void weighted_sums(const float *x, const float *g, const float *weight, int64_t n, float center,
-                   float s, double *dweight, double *dbias, double *sum, double *product) {
+                   float s, const RowSums &rows, double *sum, double *product) {
   const vf c = vset1(center), scale = vset1(s);
+  float *const dweight = rows.few, *const dbias = rows.few + rows.room;
   for (int64_t at = 0; at < n; at += MOMENT_BLOCK) {
     const int64_t end = n - at < MOMENT_BLOCK ? n : at + MOMENT_BLOCK;
     vf first = vzero(), second = vzero();
@@ -85,8 +95,8 @@ void weighted_sums(const float *x, const float *g, const float *weight, int64_t 
       const vf h = vmul(grad, lanes.load(weight + i));
       first = vadd(first, h);
       second = vfma(h, away, second);
-      add_wide(dweight + i, vmul(grad, vmul(away, scale)));
-      add_wide(dbias + i, grad);
+      vstore(dweight + i, vfma(grad, vmul(away, scale), vload(dweight + i)));
+      vstore(dbias + i, vadd(grad, vload(dbias + i)));
     });
     *sum += vhsum(first);
     *product += vhsum(second);
@@ -95,14 +105,14 @@ void weighted_sums(const float *x, const float *g, const float *weight, int64_t 
 
 // dx = s (h - mean(h) - n mean(h n)) with n the normalised row, s its scale and h = g * weight.
 void gradient_row(const float *x, const float *g, const float *weight, float *dx, int64_t n,
-                  double eps, double *dweight, double *dbias) {
+                  double eps, const RowSums &rows) {
   const Moments m = moments_of(x, n);
   const float center = (float)m.mean, s = (float)inverse_deviation(m, eps);
   double sum = 0.0, product = 0.0;
   if (weight == nullptr) {
     gradient_sums(x, g, n, center, &sum, &product);
   } else {
-    weighted_sums(x, g, weight, n, center, s, dweight, dbias, &sum, &product);
+    weighted_sums(x, g, weight, n, center, s, rows, &sum, &product);
   }
   const vf c = vset1(center), scale = vset1(s), mean = vset1((float)(sum / (double)n));
   const vf along = vset1((float)(product * s * s / (double)n));
@@ -125,17 +135,20 @@ int layer_norm_backward(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *o
   const float *weight = attrs->affine ? static_cast<const float *>(inputs[2].data) : nullptr;
   float *dx = static_cast<float *>(outputs[0].data);
   double *sums = static_cast<double *>(workspace);
-  const int64_t room = (r.length + VF - 1) / VF * VF;
-  if (weight != nullptr) memset(sums, 0, (size_t)(PARTS * 2 * room) * sizeof(double));
+  const int64_t room = (r.length + VF - 1) / VF * VF, size = 2 * room;
+  float *const few = reinterpret_cast<float *>(sums + PARTS * size);
+  if (weight != nullptr) memset(sums, 0, (size_t)(PARTS * size) * (sizeof(double) + sizeof(float)));
   ty_parallel(ctx, PARTS, ROW_GRAIN * PARTS / (r.length * r.count + 1) + 1,
               [&](int64_t begin, int64_t end, int32_t) {
                 for (int64_t part = begin; part < end; ++part) {
-                  double *mine = weight == nullptr ? nullptr : sums + part * 2 * room;
+                  const RowSums mine = {sums + part * size, few + part * size, room};
+                  const int64_t first = r.count * part / PARTS;
                   const int64_t last = r.count * (part + 1) / PARTS;
-                  for (int64_t i = r.count * part / PARTS; i < last; ++i) {
+                  for (int64_t i = first; i < last; ++i) {
                     gradient_row(x + i * r.length, g + i * r.length, weight, dx + i * r.length,
-                                 r.length, attrs->eps, mine,
-                                 weight == nullptr ? nullptr : mine + room);
+                                 r.length, attrs->eps, mine);
+                    if (weight != nullptr && (i + 1 == last || (i + 1 - first) % FEW_ROWS == 0))
+                      join_few(mine);
                   }
                 }
               });

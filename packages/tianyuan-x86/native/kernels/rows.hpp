@@ -17,6 +17,10 @@ typedef void (*BinaryRow)(float *out, const float *x, const float *y, int64_t n,
 UnaryRow unary_row(int64_t opcode);
 BinaryRow binary_row(int64_t opcode);
 
+// The gradient of gelu, which has no opcode.
+void gelu_backward_row(float *out, const float *g, const float *x, int64_t n, int g_step,
+                       int x_step);
+
 // out = mask != 0 ? x : y.
 void where_row(float *out, const float *mask, const float *x, const float *y, int64_t n, int m_step,
                int x_step, int y_step);

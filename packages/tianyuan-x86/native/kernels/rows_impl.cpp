@@ -181,6 +181,11 @@ static_assert(sizeof(binary_rows) / sizeof(binary_rows[0]) == TY_EW_LEFT_SHIFT -
 
 }  // namespace
 
+void gelu_backward_row(float *out, const float *g, const float *x, int64_t n, int g_step,
+                       int x_step) {
+  map2(out, g, x, n, g_step, x_step, [](vf a, vf b) { return vmul(a, vgelu_slope(b)); });
+}
+
 UnaryRow unary_row(int64_t opcode) {
   return opcode >= 0 && opcode < TY_EW_ADD ? unary_rows[opcode] : nullptr;
 }

@@ -117,7 +117,7 @@ def test_group_norm(apply: Any, rng: np.random.Generator, shape: Any) -> None:
 @pytest.mark.parametrize("affine", [False, True])
 @pytest.mark.parametrize(
     ("shape", "ndim"),
-    [((4, 33), 1), ((2, 3, 40), 1), ((2, 3, 40), 2), ((7, 3000), 1), ((16, 9), 2)],
+    [((4, 33), 1), ((2, 3, 40), 1), ((2, 3, 40), 2), ((7, 3000), 1), ((16, 9), 2), ((1100, 9), 1)],
 )
 def test_layer_norm(
     apply: Any, rng: np.random.Generator, shape: Any, ndim: int, affine: bool

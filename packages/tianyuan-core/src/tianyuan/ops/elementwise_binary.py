@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -94,6 +95,17 @@ def _pow(a: Any, b: Any) -> Any:
     return np.power(a, b)
 
 
+def _normal_density(x: Any) -> Any:
+    return one.EXP(one.SQUARE(x) * -0.5) * (1 / math.sqrt(2 * math.pi))
+
+
+def _gelu_backward(g: Any, x: Any) -> Any:
+    erfc = np.vectorize(math.erfc, otypes=[np.float64])
+    near = np.clip(x, -40.0, 40.0)  # beyond, the slope is 0 or 1, at infinities too
+    density = np.exp(near * near * -0.5) / math.sqrt(2 * math.pi)
+    return g * (0.5 * erfc(-near * math.sqrt(0.5)) + near * density)
+
+
 def _logical(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda a, b: function(a != 0, b != 0)
 
@@ -159,6 +171,16 @@ LOGADDEXP: Op = binary(
     (FLOAT,),
 )
 
+GELU_BACKWARD: Op = binary(
+    "gelu_backward",
+    _gelu_backward,
+    _pair(
+        lambda g, a, b, y: GELU_BACKWARD(g, b),
+        lambda g, a, b, y: g * (a * (_normal_density(b) * (2.0 - one.SQUARE(b)))),
+    ),
+    (FLOAT,),
+)
+
 EQUAL: Op = predicate("equal", np.equal, (*ANY, COMPLEX), 2)
 NOT_EQUAL: Op = predicate("not_equal", np.not_equal, (*ANY, COMPLEX), 2)
 LESS: Op = predicate("less", np.less, ANY, 2)
@@ -212,5 +234,5 @@ WHERE: Op = Op(
 OPS: tuple[Op, ...] = (
     ADD, SUB, MUL, DIV, FLOOR_DIV, MOD, POW, MAXIMUM, MINIMUM, ATAN2, LOGADDEXP, EQUAL, NOT_EQUAL,
     LESS, LESS_EQUAL, GREATER, GREATER_EQUAL, LOGICAL_AND, LOGICAL_OR, LOGICAL_XOR, BITWISE_AND,
-    BITWISE_OR, BITWISE_XOR, LEFT_SHIFT, RIGHT_SHIFT, WHERE,
+    BITWISE_OR, BITWISE_XOR, LEFT_SHIFT, RIGHT_SHIFT, WHERE, GELU_BACKWARD,
 )  # fmt: skip

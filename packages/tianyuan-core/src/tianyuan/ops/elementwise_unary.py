@@ -56,12 +56,6 @@ def _silu_slope(g: Any, x: Any, y: Any) -> Any:
     return g * (s + y * (1.0 - s))
 
 
-def _gelu_slope(g: Any, x: Any, y: Any) -> Any:
-    below = ERF(x * math.sqrt(0.5)) * 0.5 + 0.5
-    density = EXP(SQUARE(x) * -0.5) * (1 / math.sqrt(2 * math.pi))
-    return g * (below + x * density)
-
-
 def _silu(x: Any) -> Any:
     return x * _sigmoid(x)
 
@@ -152,7 +146,7 @@ HSIGMOID: Op = unary(
 )
 HSWISH: Op = unary("hswish", _hswish, _hswish_slope)
 SILU: Op = unary("silu", _silu, _silu_slope)
-GELU: Op = unary("gelu", _gelu, _gelu_slope)
+GELU: Op = unary("gelu", _gelu, lambda g, x, y: two.GELU_BACKWARD(g, x))
 SOFTPLUS: Op = unary("softplus", _softplus, lambda g, x, y: g * SIGMOID(x))
 
 ISNAN: Op = predicate("isnan", np.isnan, (FLOAT,), 1)

@@ -66,6 +66,8 @@ SCALAR: dict[str, Callable[..., Any]] = {
     "relu6": lambda x: min(max(x, 0), 6), "sigmoid": _sigmoid, "hsigmoid": _hsigmoid,
     "hswish": lambda x: x * _hsigmoid(x), "silu": lambda x: x * _sigmoid(x),
     "gelu": lambda x: x * _share_below(x),
+    "gelu_backward": lambda g, x: g
+    * (_share_below(x) + x * math.exp(-x * x / 2) / math.sqrt(2 * math.pi)),
     "softplus": lambda x: math.log1p(math.exp(x)), "isnan": lambda x: x != x,
     "isinf": lambda x: x in (math.inf, -math.inf), "logical_not": operator.not_,
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv,

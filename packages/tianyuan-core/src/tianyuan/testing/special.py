@@ -23,6 +23,11 @@ def _hsigmoid(x: np.ndarray) -> np.ndarray:
     return np.asarray(np.clip(x + 3, 0, 6) / 6)
 
 
+def _gelu_backward(g: np.ndarray, x: np.ndarray) -> np.ndarray:
+    tail = np.where(np.isinf(x), 0.0, x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi))
+    return np.asarray(g * ((1 + _erf64(x / math.sqrt(2))) / 2 + tail))
+
+
 # In float64; the same names as the ops.
 NUMPY: dict[str, Callable[..., Any]] = {
     "abs": np.abs, "neg": np.negative, "sign": np.sign, "floor": np.floor, "ceil": np.ceil,
@@ -42,6 +47,7 @@ NUMPY: dict[str, Callable[..., Any]] = {
     "logaddexp": np.logaddexp, "equal": np.equal, "not_equal": np.not_equal, "less": np.less,
     "less_equal": np.less_equal, "greater": np.greater, "greater_equal": np.greater_equal,
     "logical_and": np.logical_and, "logical_or": np.logical_or, "logical_xor": np.logical_xor,
+    "gelu_backward": _gelu_backward,
 }  # fmt: skip
 
 VALUES = (0.0, -0.0, 1.0, -1.0, 0.5, -2.0, 3.0, math.inf, -math.inf, math.nan)

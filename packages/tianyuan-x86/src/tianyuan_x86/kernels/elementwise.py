@@ -37,7 +37,7 @@ _COMPARISONS = (
 _FLOAT_COSTS = {
     **dict.fromkeys((*_CHEAP_UNARY, *_CHEAP_BINARY), _CHEAP),
     **dict.fromkeys((*_TESTS, *_COMPARISONS), 2 * _CHEAP),
-    **dict.fromkeys((*_POLYNOMIAL_UNARY, "logaddexp"), _POLYNOMIAL),
+    **dict.fromkeys((*_POLYNOMIAL_UNARY, "logaddexp", "gelu_backward"), _POLYNOMIAL),
     **dict.fromkeys((*_LIBM_UNARY, *_LIBM_BINARY), _SCALAR),
 }
 _NOT_INPLACE = (*_TESTS, *_COMPARISONS)  # their outputs are bool
@@ -55,7 +55,7 @@ _OF_TRUTH = ("equal", "not_equal", "logical_and", "logical_or", "logical_xor", "
 # Zero for zero, so that they may run over padding lanes.
 _KEEP_ZERO = (
     "abs", "neg", "square", "tanh", "relu", "relu6", "hswish", "silu", "gelu",
-    "add", "sub", "mul", "maximum", "minimum",
+    "add", "sub", "mul", "maximum", "minimum", "gelu_backward",
 )  # fmt: skip
 _UNARY = {*_CHEAP_UNARY, *_POLYNOMIAL_UNARY, *_LIBM_UNARY, *_TESTS, "bitwise_not"}
 

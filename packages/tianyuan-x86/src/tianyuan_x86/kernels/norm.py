@@ -30,7 +30,7 @@ def _gradient_workspace(call: Call) -> int:
     if not call.attrs.affine:
         return 0
     whole_vectors = -(-call.inputs[2].size // 16) * 16
-    return _PARTS * 2 * whole_vectors * 8
+    return _PARTS * 2 * whole_vectors * (8 + 4)
 
 
 def _batch(tier: Tier) -> list[Kernel]:

@@ -71,6 +71,13 @@ def _below(x: np.ndarray, out: np.ndarray) -> None:
     np.multiply(out, 0.5, out=out)
 
 
+def _gelu_backward(g: np.ndarray, x: np.ndarray, out: np.ndarray) -> None:
+    slope, near = np.empty_like(x), np.clip(x, -40, 40)
+    _below(near, slope)
+    np.add(slope, near * np.exp(near * near * -0.5) * (1 / math.sqrt(2 * math.pi)), out=slope)
+    np.multiply(g, slope, out=out)
+
+
 def _softplus(x: np.ndarray, out: np.ndarray) -> None:
     tail = np.log1p(np.exp(-np.abs(x)))
     np.maximum(x, 0, out=out)
@@ -105,7 +112,7 @@ FUNCTIONS: dict[str, Function] = {
     "greater": np.greater, "greater_equal": np.greater_equal, "logical_and": np.logical_and,
     "logical_or": np.logical_or, "logical_xor": np.logical_xor, "bitwise_and": np.bitwise_and,
     "bitwise_or": np.bitwise_or, "bitwise_xor": np.bitwise_xor, "left_shift": np.left_shift,
-    "right_shift": np.right_shift, "where": _where,
+    "right_shift": np.right_shift, "where": _where, "gelu_backward": _gelu_backward,
 }  # fmt: skip
 
 # Those that need temporaries, and so run block by block.

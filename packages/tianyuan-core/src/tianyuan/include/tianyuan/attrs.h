@@ -468,6 +468,10 @@ typedef struct ty_gelu_attrs {
   ty_attrs head;
 } ty_gelu_attrs;
 
+typedef struct ty_gelu_backward_attrs {
+  ty_attrs head;
+} ty_gelu_backward_attrs;
+
 typedef struct ty_greater_attrs {
   ty_attrs head;
 } ty_greater_attrs;

@@ -57,7 +57,7 @@ BINARY_DTYPES: dict[str, tuple[str, ...]] = {
     "mul": ("bool", *INTEGERS, *FLOATS), "div": FLOATS, "floor_div": (*INTEGERS, *FLOATS),
     "mod": (*INTEGERS, *FLOATS), "pow": (*INTEGERS, *FLOATS),
     "maximum": ("bool", *INTEGERS, *FLOATS), "minimum": ("bool", *INTEGERS, *FLOATS),
-    "atan2": FLOATS, "logaddexp": FLOATS,
+    "atan2": FLOATS, "logaddexp": FLOATS, "gelu_backward": FLOATS,
     "bitwise_and": ("bool", *INTEGERS), "bitwise_or": ("bool", *INTEGERS),
     "bitwise_xor": ("bool", *INTEGERS), "left_shift": INTEGERS, "right_shift": INTEGERS,
 }  # fmt: skip
@@ -128,12 +128,13 @@ def _binary() -> Iterator[Case]:
                 yield Case(name, (number(a, dtype, -1, 1), number(b, dtype, -1, 1)), exact=True)
     for a, b in ((LARGE, LARGE), (LARGE, LARGE[1:])):
         yield Case("add", (real(a), real(b)), exact=True)
+        yield Case("gelu_backward", (real(a), real(b, "float32", -8, 8)))
     yield from _binary_gradients()
 
 
 def _binary_gradients() -> Iterator[Case]:
     for a, b in (((2, 3), (2, 3)), ((2, 3), (3,)), ((), (2, 1, 2))):
-        for name in ("add", "sub", "mul", "atan2", "logaddexp"):
+        for name in ("add", "sub", "mul", "atan2", "logaddexp", "gelu_backward"):
             yield Case(name, (real(a, "float64", 0.3), real(b, "float64", 0.2)), grad=(0, 1))
         yield Case("div", _operands("div", a, b, "float64"), grad=(0, 1))
         yield Case("pow", _operands("pow", a, b, "float64"), grad=(0, 1))
@@ -192,6 +193,7 @@ INVALID: tuple[Invalid, ...] = (
     ),
     Invalid("sub", (spec((2,), "bool"),) * 2, DTypeError, "got bool"),
     Invalid("div", (spec((2,), "int32"),) * 2, DTypeError, "got int32"),
+    Invalid("gelu_backward", (spec((2,), "int32"),) * 2, DTypeError, "got int32"),
     Invalid("left_shift", (spec((2,)),) * 2, DTypeError, "got float32"),
     Invalid("where", (spec((2,)), spec((2,)), spec((2,))), DTypeError, "expected bool"),
     Invalid(
