@@ -117,6 +117,9 @@ struct Block {
   bool first, last, packed_a;
   bool packed_b, by_panel;  // by_panel: a panel of b is packed when its turn comes
   bool by_rows;  // a packed b stays in the second-level cache, so c is written row by row
+  // What is packed next, or NULL: rows that lie side by side, and the rows of b of a block of k.
+  const float *next_a, *next_b;
+  int64_t next_rows;
 };
 
 // Where a panel of columns of b lies in the cases that need not be packed.
@@ -125,10 +128,24 @@ TY_INLINE const float *panel_of(const Gemm &g, const Block &block, int64_t j) {
   return g.b + block.k0 * g.b_step + (block.j0 + j) * g.b_column;
 }
 
+// Lets the tile whose turn it is fetch a line of each k of what is packed next.
+TY_INLINE bool fetch_block(const Gemm &g, const Block &block, int64_t turn, TileArgs *t) {
+  const int64_t lines_a = block.next_a ? (block.next_rows + LINE - 1) / LINE : 0;
+  const int64_t lines_b = block.next_b ? block.cols / LINE : 0;
+  if (turn < lines_a) {
+    t->line = block.next_a + turn * LINE;
+    t->line_step = g.a_step;
+  } else if (turn < lines_a + lines_b) {
+    t->line = block.next_b + (turn - lines_a) * LINE;
+    t->line_step = g.b_step;
+  }
+  return turn < lines_a + lines_b;
+}
+
 // Brings a part of the next panel of b into the cache while tile `at` of `tiles` runs: in the tile
 // itself where rows of the panel lie contiguous, which it then returns, else beforehand.
 TY_INLINE bool fetch_ahead(const Gemm &g, const Block &block, int64_t j, int64_t at, int64_t tiles,
-                           TileArgs *t) {
+                           int64_t turn, TileArgs *t) {
   t->line = t->b;
   t->line_step = 0;
   if (g.packed) {
@@ -142,7 +159,8 @@ TY_INLINE bool fetch_ahead(const Gemm &g, const Block &block, int64_t j, int64_t
     t->line = next + at * t->line_step * block.depth;
     return at * t->line_step < TILE_LANES;
   }
-  if (!block.by_panel || j + TILE_LANES >= block.cols) return false;
+  if (!block.by_panel) return fetch_block(g, block, turn, t);
+  if (j + TILE_LANES >= block.cols) return false;
   const float *next = panel_of(g, block, j + TILE_LANES);
   if (g.b_column == 1) {
     t->line = next + at * LINE;
@@ -163,6 +181,7 @@ struct Tiles {
   const float *a;
   float *b;
   int64_t count;       // tiles above each other
+  int64_t turn;        // tiles that have run
   bool simple, clips;  // simple: at most bounds follow, so that tiles are stored straight into c
   TileSegment whole;
   TileArgs t;
@@ -195,7 +214,7 @@ void multiply_tile(Tiles *tiles, int64_t j, int64_t cols, int64_t at) {
   const int64_t first = block.rows * at / tiles->count, row = block.i0 + first;
   const int64_t rows = block.rows * (at + 1) / tiles->count - first, column = block.j0 + j;
   const bool straight = tiles->simple && cols == TILE_LANES;
-  const bool ahead = fetch_ahead(g, block, j, at, tiles->count, &t) || straight;
+  const bool ahead = fetch_ahead(g, block, j, at, tiles->count, tiles->turn++, &t) || straight;
   if (block.packed_a) {
     t.a = tiles->a + first * block.depth;
     t.a_step = rows;
@@ -216,7 +235,7 @@ void multiply_tile(Tiles *tiles, int64_t j, int64_t cols, int64_t at) {
 
 void multiply_block(const Gemm &g, const Block &block, const float *a, float *b) {
   const Epilogue bounds = as_clip(g.epilogue);
-  Tiles tiles = {g,  block, a, b, tiles_of(block.rows), false, false, {0, 0, block.depth},
+  Tiles tiles = {g,  block, a, b, tiles_of(block.rows), 0, false, false, {0, 0, block.depth},
                  {}, {},    {}};
   tiles.simple = bounds.activation == ACT_CLIP;
   tiles.clips = block.last && g.epilogue.activation != ACT_IDENTITY;
@@ -291,6 +310,18 @@ int64_t gemm_workspace(int64_t m, int64_t n, int64_t k) {
   return round_up((lesser(m, BLOCK_M) + cols) * depth, 16) + 16;
 }
 
+// Notes what is packed when the block has been multiplied, where rows of a lie side by side.
+void set_next(Block *block, const Gemm &g) {
+  const int64_t row = block->i0 + block->rows < g.m ? block->i0 + block->rows : 0;
+  const int64_t k = row > 0 ? block->k0 : block->k0 + block->depth;
+  block->next_a = block->next_b = nullptr;
+  if (!block->packed_a || g.a_row != 1 || k >= g.k) return;
+  block->next_a = g.a + row + k * g.a_step;
+  block->next_rows = lesser(BLOCK_M, g.m - row);
+  if (row == 0 && block->packed_b && !g.packed && g.b_column == 1)
+    block->next_b = g.b + k * g.b_step + block->j0;
+}
+
 void gemm(const Gemm &g, float *workspace) {
   const int64_t blocks = g.k > BLOCK_K ? (g.k + BLOCK_K - 1) / BLOCK_K : 1;
   const int64_t depth = (g.k + blocks - 1) / blocks;
@@ -316,6 +347,7 @@ void gemm(const Gemm &g, float *workspace) {
       if (!g.packed && !block.by_panel) pack_b(packed_b, g, block);
       for (block.i0 = 0; block.i0 < g.m; block.i0 += BLOCK_M) {
         block.rows = lesser(BLOCK_M, g.m - block.i0);
+        set_next(&block, g);
         if (block.packed_a)
           pack_a(packed_a, g.a + block.i0 * g.a_row + block.k0 * g.a_step, g.a_row, g.a_step,
                  block.rows, block.depth);

@@ -80,6 +80,28 @@ TY_INLINE Float *next_row(const TileArgs *t, Float *row, int vectors) {
   return row;
 }
 
+// Lines of c, fetched one at each k, so that stores need not wait for them; all at once, they would
+// hold up loads of b.
+struct ResultLines {
+  const float *at;
+  int64_t step, both;  // to the next line, and to the one behind it
+  int left;
+};
+
+template <int ROWS, int VECTORS>
+TY_INLINE ResultLines result_lines(const TileArgs *t) {
+  enum { LINE = 16 };
+  if (VECTORS * VF > LINE) return {t->c, LINE, t->c_row, 2 * ROWS - 1};
+  return {t->c, t->c_row, 2 * t->c_row, ROWS - 1};
+}
+
+TY_INLINE void fetch_line(ResultLines *lines) {
+  __asm__ volatile("prefetchw %0" ::"m"(*lines->at));
+  lines->at += lines->step;
+  lines->step = lines->both - lines->step;
+  if (lines->left-- == 0) lines->step = lines->both = 0;
+}
+
 // A bias is for whole vectors only.
 template <int KIND, int FULL, int NARROW, int ROWS, int VECTORS>
 TY_INLINE void start_tile(const TileArgs *t, vf (&c)[ROWS][VECTORS], vn *half) {
@@ -133,6 +155,7 @@ void run_tile(const TileArgs *t) {
   vn half[NARROW ? ROWS : 1];
   const int64_t a_row = t->a_row, a_step = t->a_step, b_step = t->b_step, b_next = t->b_next;
   const float *line = t->line;
+  ResultLines results = result_lines<ROWS, VECTORS>(t);
   constexpr bool strided = KIND == TILE_STRIDED || KIND == TILE_AHEAD;
   const int64_t bytes = a_row * static_cast<int64_t>(sizeof(float));
   Rows by = {bytes, 3 * bytes, 5 * bytes};
@@ -144,6 +167,7 @@ void run_tile(const TileArgs *t) {
       if (KIND == TILE_AHEAD) {
         __builtin_prefetch(line, 0, 3);
         line += t->line_step;
+        fetch_line(&results);
       }
       vf w[FULL + 1];
 #pragma GCC unroll 4
