@@ -238,5 +238,8 @@ def ingest(data: Any, dtype: Any = None) -> np.ndarray:
             )
         return np.array(array, dtype=np.int32, order="C")
     if array.dtype.name not in CODES and array.dtype != np.complex64:
-        raise DTypeError(f"tensor: data has an unsupported dtype, got {array.dtype}")
+        raise DTypeError(
+            f"tensor: data has an unsupported dtype, got {array.dtype}, expected numbers: one of "
+            f"{', '.join((*NAMES, *COMPLEX_NAMES))}"
+        )
     return np.array(array, dtype=array.dtype.newbyteorder("="), order="C", copy=True)

@@ -12,7 +12,7 @@ import tianyuan as ty
 import tianyuan.functional as F
 import tianyuan.module as M
 from tianyuan.autodiff import GradManager
-from tianyuan.errors import AttrError, ShapeError, TraceError
+from tianyuan.errors import AttrError, DTypeError, ShapeError, TraceError
 from tianyuan.jit import load, trace
 from tianyuan.optimizer import SGD, Adam
 
@@ -588,3 +588,15 @@ def test_a_dump_is_no_onnx_file(tmp_path: Path) -> None:
     with pytest.raises(AttrError, match="net.onnx, expected one in .tym; tianyuan.onnx.export"):
         double.dump(tmp_path / "net.onnx")
     assert not (tmp_path / "net.onnx").exists()
+
+
+@pytest.mark.parametrize("path", [None, 3, {"x": 1}])
+def test_what_is_no_path_cannot_be_loaded(path: object) -> None:
+    with pytest.raises(AttrError, match=r"^load: path is wrong, got \w+, expected the path of a"):
+        load(path)  # type: ignore[arg-type]
+
+
+def test_data_that_is_no_number_is_told_what_may_be() -> None:
+    for data in (["a"], None):
+        with pytest.raises(DTypeError, match="^tensor: data has .*, expected numbers: one of bool"):
+            ty.Tensor(data)

@@ -274,7 +274,7 @@ def load(
             dtypes. ``full`` computes in the dtypes of the file.
 
     Raises:
-        AttrError: where the precision is neither.
+        AttrError: where the precision is neither, or the path is no path and no stream.
         FileNotFoundError: where there is no such file.
         ModelFormatError: where it is damaged, or newer than this core.
         BackendError: where the backend is not there; the message says why.
@@ -313,6 +313,11 @@ def read_model(path: str | os.PathLike[str] | IO[bytes]) -> tuple[Graph, list[st
     """
     if isinstance(path, (str, os.PathLike)):
         return read_graph(read_container(path))
+    if not hasattr(path, "read"):
+        raise AttrError(
+            f"load: path is wrong, got {type(path).__name__}, expected the path of a .tym file or "
+            "a binary stream"
+        )
     return read_graph(parse_container("stream", path.read()))
 
 
