@@ -22,7 +22,7 @@ struct StridedPoints {
   float p, square_sum, square_product;  // of the other two points
 };
 
-// The points are those of winograd_first.py. All that follows from them is exact in float32.
+// The points are those of winograd_first.py. What transforms images follows from them exactly.
 constexpr double STRIDED_PAIRS[3] = {1.0, 2.0, 0.25};
 
 constexpr StridedPoints strided_point(int i) {
@@ -75,6 +75,29 @@ TY_INLINE void strided_output(const vf *m, vf *y) {
     y[2] = vfma(vset1(p * p), sum[i], y[2]);
     y[3] = vfma(vset1(p * p * p), difference[i], y[3]);
   }
+}
+
+// u = G g over seven taps: even ones at all points, then odd ones at the finite ones. Rows are
+// powers of p over the product of p's distances from the other finite points, 2 p (p^2 - a^2) (p^2
+// - b^2).
+TY_INLINE void strided_kernel(const vf *g, vf *u) {
+#pragma GCC unroll 3
+  for (int i = 0; i < 3; ++i) {
+    const StridedPoints s = strided_point(i);
+    const float square = s.p * s.p;
+    const float n = 2.0f * s.p * (square * (square - s.square_sum) + s.square_product);
+    const vf whole = vset1(1.0f / n), once = vset1(s.p / n);
+    const vf twice = vset1(square / n), thrice = vset1(square * s.p / n);
+    const vf even = vfma(twice, g[4], vmul(whole, g[0]));
+    const vf odd = vfma(thrice, g[6], vmul(once, g[2]));
+    u[2 * i] = vadd(odd, even);
+    u[2 * i + 1] = vsub(odd, even);
+    const vf even_of_odd = vfma(twice, g[5], vmul(whole, g[1]));
+    const vf odd_of_odd = vmul(once, g[3]);
+    u[STRIDED_POINTS + 2 * i] = vadd(odd_of_odd, even_of_odd);
+    u[STRIDED_POINTS + 2 * i + 1] = vsub(odd_of_odd, even_of_odd);
+  }
+  u[STRIDED_FINITE] = g[STRIDED_TAPS - 1];
 }
 
 static_assert(STRIDED_PAIRS[0] == 1.0, "strided_output leaves the powers of the first pair out");

@@ -182,6 +182,17 @@ def switch() -> Iterator[None]:
     config.winograd = before
 
 
+def test_changing_weights_are_transformed_in_the_program() -> None:
+    convolve = jit.trace(lambda v, w: F.conv2d(v, w, stride=2, padding=3))
+    for index in (1, 0):
+        x, w, want = _case(index)
+        for sign in (1, -1):
+            got = convolve(ty.tensor(x), ty.tensor(sign * w)).numpy()
+            assert np.abs(sign * got - want).max() <= 1e-5 * np.abs(want).max()
+    names = [str(step.kernel) for step in convolve.explain().steps]
+    assert any("pack_wino_first" in name for name in names), names
+
+
 @pytest.mark.usefixtures("switch")
 def test_the_switch_leaves_winograd_out() -> None:
     x, w, want = _case(0)

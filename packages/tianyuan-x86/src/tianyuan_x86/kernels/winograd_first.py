@@ -14,6 +14,7 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from tianyuan import shapes
 from tianyuan.kernel import PLAIN, Call, Kernel, Layout, Layouts
 from tianyuan.shapes import Shape
 
@@ -34,6 +35,7 @@ _START = 1.5e-6  # seconds to enter the kernel
 _RATE = {8: 6.5e10, 16: 1.08e11}  # operations per second and thread in products
 _BACK = 165  # products that take as long as it does to transform a tile's sums back and store them
 _SAMPLE = 1.8e-10  # seconds to transform a sample of a tile
+_PACK = 1.2e10  # bytes per second at which a transformed weight is made
 _HANDICAP = 1.05  # so much faster it must be for its larger error and weights to be worth it
 
 
@@ -155,11 +157,39 @@ def _cost(lanes: int, call: Call) -> float:
     return _START + _HANDICAP * seconds / min(float(call.threads), float(rows * strips))
 
 
+def _repacking(tier: Tier) -> Kernel:
+    """Return the kernel that transforms a weight which is no constant."""
+    form = Form(tier.lanes)
+
+    def supports(call: Call) -> str | None:
+        if (call.attrs.source, call.attrs.target) != (PLAIN, form.name):
+            return f"repacks {PLAIN} to {form.name}"
+        shape = call.inputs[0].shape
+        if shape[2:] != (_KERNEL, _KERNEL):
+            return f"transforms {_KERNEL} x {_KERNEL} kernels, got {shape}"
+        return None
+
+    def padded(call: Call) -> int:
+        o, i = (geo.round_up(int(n), tier.lanes) for n in call.inputs[0].shape[:2])
+        return 4 * o * i
+
+    return tier.kernel(
+        "relayout_f32",
+        "pack_wino_first",
+        "relayout",
+        dtypes=("float32",),
+        layouts=Layouts((PLAIN,), (form.name,)),
+        supports=supports,
+        cost=lambda call: _START + 4 * shapes.volume(form.extents(call.inputs[0].shape)) / _PACK,
+        workspace=lambda call: _KERNEL**2 * padded(call),
+    )
+
+
 def kernels(tier: Tier) -> list[Kernel]:
-    """Return the kernels of a tier: one for conv2d, two for the forms of conv2d_fused."""
+    """Return the kernels of a tier: conv2d, both forms of conv2d_fused, and what packs."""
     lanes = tier.lanes
     image = activation_layout(lanes)
-    return [
+    found = [
         tier.kernel(
             f"{op}_f32",
             name,
@@ -187,3 +217,4 @@ def kernels(tier: Tier) -> list[Kernel]:
             ),
         )
     ]
+    return [*found, _repacking(tier)]
