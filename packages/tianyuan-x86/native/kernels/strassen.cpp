@@ -1,10 +1,20 @@
 // matmul and matmul_fused in float32 by one level of Strassen's method: rows of an item of the
-// batch meet each other only, and columns are cut into pieces for the threads.
+// batch meet each other only, and rows or columns are cut into pieces for the threads.
 #include "strassen.hpp"
 #include "kernel.hpp"
 
 namespace TY_ISA {
 namespace {
+
+TY_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// Into how many parts the rows of a quarter are cut for so many threads: as long as each has two
+// tiles. A thread then finds rows that it wrote in its own cache, and adds up no rows of others.
+int64_t row_parts_of(int64_t rows, int64_t threads) {
+  int64_t parts = 1;
+  while (threads % (2 * parts) == 0 && rows >= 4 * parts * TILE_ROWS) parts *= 2;
+  return parts;
+}
 
 int run(const ty_ctx *ctx, Strassen s, const ty_tensor &a, const ty_tensor &out, void *workspace) {
   s.m = out.shape[out.ndim - 2];
@@ -17,8 +27,9 @@ int run(const ty_ctx *ctx, Strassen s, const ty_tensor &a, const ty_tensor &out,
   if (batch * s.m * s.n == 0) return 0;
   const int64_t pairs = s.n / (2 * TILE_LANES);
   const int64_t chunks = (s.m + STRASSEN_ROWS - 1) / STRASSEN_ROWS, items = batch * chunks;
-  const int64_t wanted = (ctx->threads + items - 1) / items,
-                parts = wanted < pairs ? wanted : pairs;
+  const int64_t wanted = (ctx->threads + items - 1) / items;
+  const int64_t row_parts = row_parts_of(s.m / chunks / 2, wanted);
+  const int64_t column_parts = least(wanted / row_parts, pairs), parts = row_parts * column_parts;
   const int64_t per_slot = strassen_workspace(s.m, s.k);
   ty_parallel(ctx, items * parts, 1, [&](int64_t begin, int64_t end, int32_t slot) {
     float *const scratch = static_cast<float *>(workspace) + slot * per_slot;
@@ -29,7 +40,11 @@ int run(const ty_ctx *ctx, Strassen s, const ty_tensor &a, const ty_tensor &out,
       one.c += item * s.m * s.n;
       if (one.residual) one.residual += item * s.m * s.n;
       const int64_t i0 = s.m / 2 * chunk / chunks * 2, i1 = s.m / 2 * (chunk + 1) / chunks * 2;
-      multiply_strassen(one, i0, i1 - i0, pairs * part / parts, pairs * (part + 1) / parts,
+      const int64_t lower = (i1 - i0) / 2, column = part % column_parts, row = part / column_parts;
+      const int64_t r0 = lower * row / row_parts, r1 = lower * (row + 1) / row_parts;
+      multiply_strassen(one,
+                        {i0 + r0, r1 - r0, lower, pairs * column / column_parts,
+                         pairs * (column + 1) / column_parts},
                         scratch);
     }
   });

@@ -24,8 +24,12 @@ struct Strassen {
 // Floats of workspace that a call takes.
 int64_t strassen_workspace(int64_t m, int64_t k);
 
-// Rows [i0, i0 + rows) of the pairs of panels [p0, p1).
-void multiply_strassen(const Strassen &s, int64_t i0, int64_t rows, int64_t p0, int64_t p1,
-                       float *workspace);
+// Rows [row, row + rows) with those `lower` further, which they meet, and pairs of panels
+// [first, last).
+struct StrassenPiece {
+  int64_t row, rows, lower, first, last;
+};
+
+void multiply_strassen(const Strassen &s, const StrassenPiece &piece, float *workspace);
 
 }  // namespace TY_ISA

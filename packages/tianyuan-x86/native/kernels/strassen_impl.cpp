@@ -32,9 +32,10 @@ struct Operand {
 
 struct Work {
   const Strassen &s;
-  int64_t i0, half, depth, k0;  // first row, rows and terms of a quarter, first term
-  bool first, last;             // block of k
-  bool smooth;                  // more than bounds follows in the last block
+  int64_t i0, half, lower;  // first row, rows of each quarter, distance to the lower ones
+  int64_t depth, k0;        // terms of a quarter, first term
+  bool first, last;         // block of k
+  bool smooth;              // more than bounds follows in the last block
   Operand operands[PRODUCTS];
   float *p, *w, *tile;  // half x panel each; results of a tile before a smooth activation
   float *t;             // four sums of quarters of two panels of b
@@ -44,7 +45,7 @@ struct Work {
 void add_quarters(Work *work, float *to) {
   const int64_t k = work->s.k, half = work->half, depth = work->depth;
   const float *a11 = work->s.a + work->i0 * k + work->k0, *a12 = a11 + depth;
-  const float *a21 = a11 + half * k, *a22 = a21 + depth;
+  const float *a21 = a11 + work->lower * k, *a22 = a21 + depth;
   const bool copies = k % 1024 == 0;
   const int64_t size = half * depth + STAGGER;
   float *const s1 = to, *const s2 = to + size, *const s3 = to + 2 * size, *const s4 = to + 3 * size;
@@ -198,8 +199,8 @@ void multiply_pair(const Work &work, int64_t pair, bool fetches) {
   run_step(work, {S2, t2, b21, t4, next, p, nullptr, p, 0, 0});
   run_step(work, {S4, b22, far, t3, next, p, w, nullptr, 0, right});
   run_step(work, {S3, t3, nullptr, nullptr, next, p, nullptr, p, 0, 0});
-  run_step(work, {A22, t4, nullptr, nullptr, next, p, nullptr, nullptr, work.half, left});
-  finish(work, result_of(work, work.half, right), p, w, work.half);
+  run_step(work, {A22, t4, nullptr, nullptr, next, p, nullptr, nullptr, work.lower, left});
+  finish(work, result_of(work, work.lower, right), p, w, work.half);
 }
 
 }  // namespace
@@ -210,11 +211,11 @@ int64_t strassen_workspace(int64_t m, int64_t k) {
          11 * STAGGER;
 }
 
-void multiply_strassen(const Strassen &s, int64_t i0, int64_t rows, int64_t p0, int64_t p1,
-                       float *workspace) {
-  const int64_t blocks = (s.k + STRASSEN_TERMS - 1) / STRASSEN_TERMS, half = rows / 2;
+void multiply_strassen(const Strassen &s, const StrassenPiece &piece, float *workspace) {
+  const int64_t blocks = (s.k + STRASSEN_TERMS - 1) / STRASSEN_TERMS, half = piece.rows;
   const bool bounds = as_clip(s.epilogue).activation == ACT_CLIP;
-  Work work = {s, i0, half, 0, 0, false, false, false, {}, nullptr, nullptr, nullptr, nullptr};
+  Work work = {s,     piece.row, half, piece.lower, 0,       0,       false,
+               false, false,     {},   nullptr,     nullptr, nullptr, nullptr};
   work.p = workspace;
   work.w = work.p + half * TILE_LANES;
   work.tile = work.w + half * TILE_LANES;
@@ -227,7 +228,8 @@ void multiply_strassen(const Strassen &s, int64_t i0, int64_t rows, int64_t p0, 
     work.last = block == blocks - 1;
     work.smooth = work.last && !bounds;
     add_quarters(&work, work.t + 4 * (work.depth * TILE_LANES + STAGGER));
-    for (int64_t pair = p0; pair < p1; ++pair) multiply_pair(work, pair, pair + 1 < p1);
+    for (int64_t pair = piece.first; pair < piece.last; ++pair)
+      multiply_pair(work, pair, pair + 1 < piece.last);
   }
 }
 
