@@ -152,31 +152,17 @@ void expand_rows(const Bottleneck &b, const Wide &wide, int64_t image, int64_t b
 void filter_rows(const Bottleneck &b, const Wide &wide, int64_t image, int64_t begin, int64_t end,
                  int64_t block) {
   const ConvShape &s = b.wide;
-  const RunDepthwiseRow run = depthwise_row_of(s);
-  const int64_t line = s.w * VF, channels = s.c - block * VF;
-  const float *plane =
-      b.expands ? wide.ring : b.x + (image * ceil_div(s.c, VF) + block) * s.h * line;
-  DepthwiseRow row = depthwise_row(s, b.depthwise + block * s.kh * s.kw * VF);
-  BlockRow to = {nullptr,
-                 wide.middle,
-                 vload_tail(b.depthwise_bias + block * VF, vtail_of(channels)),
-                 vtail_of(channels),
-                 channels >= VF,
-                 as_clip(b.after_depthwise)};
-  const int64_t first = begin * s.sh - s.top;
-  // Where the first row of the kernel stands, in the ring or in the image.
-  int64_t top = b.expands ? (first % b.kept + b.kept) % b.kept : first;
-  for (int64_t oy = begin; oy < end; ++oy, to.y += s.ow * VF) {
-    for (int64_t i = 0; i < s.kh; ++i) {
-      const int64_t y = oy * s.sh - s.top + i;
-      int64_t at = top + i;
-      while (b.expands && at >= b.kept) at -= b.kept;
-      row.rows[i] = y >= 0 && y < s.h ? plane + at * line : nullptr;
-    }
-    run(row, to);
-    top += s.sh;
-    if (b.expands && top >= b.kept) top %= b.kept;
-  }
+  const int64_t channels = s.c - block * VF;
+  const float *x =
+      b.expands ? wide.ring : b.x + (image * ceil_div(s.c, VF) + block) * s.h * s.w * VF;
+  const BlockRow to = {nullptr,
+                       wide.middle,
+                       vload_tail(b.depthwise_bias + block * VF, vtail_of(channels)),
+                       vtail_of(channels),
+                       channels >= VF,
+                       as_clip(b.after_depthwise)};
+  run_depthwise_of(s)({&s, x, b.expands ? b.kept : s.h, b.depthwise + block * s.kh * s.kw * VF}, to,
+                      begin, end);
 }
 
 // A pair of blocks through the first two convolutions; `wide` points to its planes.

@@ -95,7 +95,7 @@ int run_blocked(const ty_ctx *ctx, const Depthwise &d) {
   const int64_t blocks = blocks_of(s.c), line = s.w * VF;
   const int64_t work = s.ow * s.kh * s.kw + 1;
   if (s.n * blocks * s.oh * s.ow <= 0) return 0;
-  const RunDepthwiseRow run = depthwise_row_of(s);
+  const RunDepthwise run = run_depthwise_of(s);
   const Planes planes = {s.n, blocks, s.oh, s.oh * s.ow, work};
   for_bands(ctx, planes, 4096, [&](int64_t plane, int64_t begin, int64_t end) {
     const int64_t block = plane % blocks, channels = s.c - block * VF;
@@ -104,27 +104,22 @@ int run_blocked(const ty_ctx *ctx, const Depthwise &d) {
         nullptr, nullptr,        d.bias ? vload_tail(d.bias + block * VF, valid) : vzero(),
         valid,   channels >= VF, as_clip(d.epilogue)};
     const element *x = d.x + plane * s.h * line;
-    DepthwiseRow from = depthwise_row(s, d.weight + block * s.kh * s.kw * VF);
+    const float *weight = d.weight + block * s.kh * s.kw * VF;
+    const int64_t at = (plane * s.oh + begin) * s.ow * VF;
+    row.y = d.y + at;
+    row.residual = d.residual ? d.residual + at : nullptr;
+    if (run) {
+      run({&s, x, s.h, weight}, row, begin, end);
+      return;
+    }
     Window w = {};
-    w.weight = from.weight;
+    w.weight = weight;
     w.row = s.dh * line;
     w.column = s.dw * VF;
     w.step = s.sw * VF;
     w.kw = s.kw;
-    for (int64_t oy = begin; oy < end; ++oy) {
-      const int64_t at = (plane * s.oh + oy) * s.ow * VF;
-      row.y = d.y + at;
-      row.residual = d.residual ? d.residual + at : nullptr;
-      if (!run) {
-        run_any_row(s, row, w, x, oy);
-        continue;
-      }
-      for (int64_t i = 0; i < s.kh; ++i) {
-        const int64_t y = oy * s.sh - s.top + i * s.dh;
-        from.rows[i] = y >= 0 && y < s.h ? x + y * line : nullptr;
-      }
-      run(from, row);
-    }
+    for (int64_t oy = begin; oy < end; ++oy)
+      run_any_row(s, row_at(row, (oy - begin) * s.ow * VF), w, x, oy);
   });
   return 0;
 }
