@@ -11,6 +11,7 @@ from . import heads, joining, layouts, passes, selection
 from .graph import Constant, Graph, Node, Rebuilder, Value
 from .options import Options
 from .selection import Labelling
+from .slab import Slab
 
 
 def lower(graph: Graph, device: str = "cpu", options: Options | None = None) -> Graph:
@@ -33,11 +34,12 @@ def assign(graph: Graph, device: str, options: Options) -> Graph:
     """Choose kernels and layouts, and insert the repacking that the choice needs."""
     labelling, choices = selection.choose(graph, device, options)
     repacked: dict[tuple[Value, str], Value] = {}
+    slab = Slab(graph.constants.values())
 
     def visit(to: Rebuilder, node: Node) -> tuple[Value, ...]:
         picked = labelling.picked[node]
         inputs = [
-            _in_layout(to, labelling, value, layout, repacked)
+            _in_layout(to, labelling, value, layout, repacked, slab)
             for value, layout in zip(node.inputs, picked.inputs, strict=True)
         ]
         outputs = [
@@ -54,7 +56,7 @@ def assign(graph: Graph, device: str, options: Options) -> Graph:
     lowered = rebuilder.graph
 
     def plain(value: Value) -> Value:
-        return _in_layout(rebuilder, labelling, value, PLAIN, repacked)
+        return _in_layout(rebuilder, labelling, value, PLAIN, repacked, slab)
 
     lowered.outputs = [plain(value) for value in graph.outputs]
     lowered.updates = {index: plain(value) for index, value in graph.updates.items()}
@@ -67,6 +69,7 @@ def _in_layout(
     value: Value,
     layout: str,
     repacked: dict[tuple[Value, str], Value],
+    slab: Slab,
 ) -> Value:
     """Return what stands for an old value in a layout, repacking it once where needed."""
     source = to.map[value]
@@ -77,22 +80,22 @@ def _in_layout(
         constant = to.graph.constants.get(source)
         if constant is not None:
             new = Value(source.spec, source.name, layout)
-            to.graph.constants[new] = packed(constant, layout, labelling)
+            to.graph.constants[new] = packed(constant, layout, labelling, slab)
         else:
             new = _relayout(to.graph, source, layout, labelling)
         repacked[key] = new
     return repacked[key]
 
 
-def packed(constant: Constant, layout: str, labelling: Labelling) -> Constant:
+def packed(constant: Constant, layout: str, labelling: Labelling, slab: Slab) -> Constant:
     """Return a plain constant in a layout, made once for all programs that share it."""
     if layout not in constant.packed:
-        constant.packed[layout] = Constant(_pack(constant, layout, labelling), constant.name)
+        constant.packed[layout] = Constant(_pack(constant, layout, labelling, slab), constant.name)
         constant.spare()
     return constant.packed[layout]
 
 
-def _pack(constant: Constant, layout: str, labelling: Labelling) -> np.ndarray:
+def _pack(constant: Constant, layout: str, labelling: Labelling, slab: Slab) -> np.ndarray:
     """Pack by the native kernel that repacks values, unless a layout's own ``pack`` rounds less."""
     spec, found = constant.spec, registry.get_layout(layout)
     options, device = labelling.options, labelling.device
@@ -100,7 +103,7 @@ def _pack(constant: Constant, layout: str, labelling: Labelling) -> np.ndarray:
     if kernel is None or not kernel.is_native or not found.exact:
         return np.ascontiguousarray(found.pack(constant.array))
     call = selection.relayout_call(spec, PLAIN, layout, options.threads)
-    made = dispatch.empty(layouts.extents(spec.shape, layout), spec.dtype)
+    made = slab.empty(layouts.extents(spec.shape, layout), spec.dtype)
     scratch = dispatch.empty((kernel.workspace(call),), np.dtype(np.uint8))
     run = dispatch.bind_kernel(kernel, call)
     run([constant.array], [dispatch.logical(made, spec.shape)], scratch)

@@ -20,7 +20,7 @@ class Arena {
  public:
   explicit Arena(size_t size) : size_(size) {
     if (size == 0) return;
-    const bool large = size >= 2 * huge_page;
+    const bool large = size >= huge_page;
     const size_t alignment = large ? huge_page : arena_alignment;
     const size_t rounded = (size + alignment - 1) / alignment * alignment;
     data_ = static_cast<char *>(std::aligned_alloc(alignment, rounded));

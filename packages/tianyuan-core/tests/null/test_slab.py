@@ -1,0 +1,56 @@
+"""Packed constants side by side: aligned, apart from each other, and only where there are many."""
+
+from __future__ import annotations
+
+import numpy as np
+from tianyuan.graph.graph import Constant
+from tianyuan.graph.slab import Slab
+
+F32 = np.dtype(np.float32)
+MEBI = 1 << 20
+
+
+def _address(array: np.ndarray) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _constants(count: int, floats: int) -> list[Constant]:
+    return [Constant(np.zeros(floats, F32)) for _ in range(count)]
+
+
+def test_arrays_lie_side_by_side() -> None:
+    slab = Slab(_constants(5, MEBI // 4))
+    arrays = [slab.empty((3, 1000 + i), F32) for i in range(4)]
+    for value, array in enumerate(arrays):
+        array[:] = value
+        assert array.flags.c_contiguous
+        assert _address(array) % 64 == 0
+    for before, after in zip(arrays, arrays[1:], strict=False):
+        assert 0 <= _address(after) - _address(before) - before.nbytes < 64
+    for value, array in enumerate(arrays):
+        np.testing.assert_array_equal(array, np.full((3, 1000 + value), value, F32))
+
+
+def test_more_than_was_expected_gets_another_block() -> None:
+    slab = Slab(_constants(4, MEBI // 4))
+    arrays = [slab.empty((3 * MEBI // 4,), F32) for _ in range(3)]
+    for value, array in enumerate(arrays):
+        array[:] = value
+    for value, array in enumerate(arrays):
+        np.testing.assert_array_equal(array, np.full(3 * MEBI // 4, value, F32))
+
+
+def test_few_constants_and_large_ones_have_their_own() -> None:
+    few = Slab(_constants(1, MEBI // 4))
+    first, second = few.empty((1000,), F32), few.empty((1000,), F32)
+    first[:] = 1
+    second[:] = 2
+    assert first.sum() == 1000
+    many = Slab([*_constants(5, MEBI // 4), Constant(np.zeros(2 * MEBI, F32))])
+    inner = many.empty((1000,), F32)
+    large = many.empty((2 * MEBI,), F32)
+    block = inner.base
+    assert block is not None
+    assert len(memoryview(block)) < 6 * MEBI
+    assert not np.shares_memory(block, large)
+    assert many.empty((0, 3), F32).shape == (0, 3)
