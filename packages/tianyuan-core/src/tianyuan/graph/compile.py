@@ -8,7 +8,7 @@ from functools import cached_property
 
 from .. import plugins, registry
 from ..op import TensorSpec
-from . import lower, passes, plan, recompute
+from . import lower, ordering, passes, plan, recompute
 from .graph import Graph
 from .interpreter import StepInterpreter
 from .options import Options
@@ -54,6 +54,9 @@ def compile_graph(
     lowered = lower.lower(concrete, device, options)
     if options.memory is not None:
         lowered = recompute.reduce(lowered, options, device)
+        passes.verify(lowered, "late")
+    if options.level >= 2:
+        lowered = ordering.advance_updates(lowered)
         passes.verify(lowered, "late")
     program = plan.plan(lowered, options.threads, device)
     executable, declined = plugins.compile_program(program, device, registry.chosen_backend())
