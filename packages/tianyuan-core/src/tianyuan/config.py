@@ -1,9 +1,9 @@
 """Hold the process-wide switches that a user may turn while programs run.
 
 Attributes:
-    winograd: whether Winograd convolutions, and products by Strassen's method in Winograd's form,
-        may serve in traced and loaded programs; they are faster and err more. Starts as False where
-        the environment variable TIANYUAN_WINOGRAD is ``0``.
+    winograd: whether Winograd convolutions, and products and 1 x 1 convolutions by Strassen's
+        method in Winograd's form, may serve in traced and loaded programs; they are faster and err
+        more. Starts as False where the environment variable TIANYUAN_WINOGRAD is ``0``.
     benchmark_kernel: whether traced and loaded programs choose kernels by measured time (policy
         ``profile``) instead of estimated cost. Eager calls keep to the estimate: timing every
         kernel on each new shape would cost more than it gains.

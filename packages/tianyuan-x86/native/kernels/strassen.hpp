@@ -1,5 +1,13 @@
 // Products by one level of Strassen's method in Winograd's form (Strassen 1969, Winograd 1971):
-// seven products of quarters instead of eight.
+// seven products of quarters instead of eight. With S and T, sums of quarters of a and of b,
+//
+//   s1 = a21 + a22    t1 = b12 - b11    P = a11 b11           c11 = P + a12 b21
+//   s2 = s1 - a11     t2 = b22 - t1     W = s1 t1             P = P + s2 t2
+//   s3 = a21 - a11    t3 = b12 - b22    c12 = P + W + s4 b22  P = P + s3 t3
+//   s4 = a12 - s2     t4 = b21 - t2     c21 = P + a22 t4      c22 = P + W
+//
+// T is made for two panels at a time, each sum while the product before it reads what is
+// subtracted: there it hides behind multiplications.
 #pragma once
 
 #include "epilogue.hpp"
@@ -9,6 +17,39 @@ namespace TY_ISA {
 
 // Rows of a block and terms of a block, as in src/tianyuan_x86/kernels/strassen.py.
 enum { STRASSEN_ROWS = 24 * TILE_ROWS, STRASSEN_TERMS = 768 };
+
+// Left and right operands, and where sums go: results, or P or W.
+enum Left { A11, A12, S1, S2, S4, S3, A22, PRODUCTS };
+enum Right { B11, B21, B12, B22, T1, T2, T3, T4, RIGHTS };
+enum Target { TO_P, TO_W, TO_RESULT };
+
+// A product: what its sums start from, where they go, to the results of the upper or the lower rows
+// and of the left or the right columns, and which sum is made on the way: `difference` becomes
+// `minuend` less the right operand.
+struct Turn {
+  Left left;
+  Right right;
+  bool from_p, plus_w;
+  Target to;
+  bool lower_rows, right_columns;
+  bool makes;
+  Right minuend, difference;
+};
+
+namespace {
+
+// In order. The lower right results, P + W, are left to the end.
+constexpr Turn TURNS[PRODUCTS] = {
+    {A11, B11, false, false, TO_P, false, false, true, B12, T1},
+    {A12, B21, true, false, TO_RESULT, false, false, false, B11, T1},
+    {S1, T1, false, false, TO_W, false, false, true, B22, T2},
+    {S2, T2, true, false, TO_P, false, false, true, B21, T4},
+    {S4, B22, true, true, TO_RESULT, false, true, true, B12, T3},
+    {S3, T3, true, false, TO_P, false, false, false, B11, T1},
+    {A22, T4, true, false, TO_RESULT, true, false, false, B11, T1},
+};
+
+}  // namespace
 
 // c = activation(a b + bias + residual) of one matrix; m and k are even, n of whole pairs of
 // panels.

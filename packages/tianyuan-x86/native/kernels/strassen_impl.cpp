@@ -1,14 +1,5 @@
-// One level of Strassen's method in Winograd's form, over the tiles of ordinary products. With S
-// and T, sums of quarters of a and of b,
-//
-//   s1 = a21 + a22    t1 = b12 - b11    P = a11 b11           c11 = P + a12 b21
-//   s2 = s1 - a11     t2 = b22 - t1     W = s1 t1             P = P + s2 t2
-//   s3 = a21 - a11    t3 = b12 - b22    c12 = P + W + s4 b22  P = P + s3 t3
-//   s4 = a12 - s2     t4 = b21 - t2     c21 = P + a22 t4      c22 = P + W
-//
-// where columns of b are two panels, as far apart as half of the matrix. P and W stay near, so
-// results leave once per block of k. T is made for two panels at a time, each sum while the product
-// before it reads what is subtracted: there it hides behind multiplications.
+// One level of Strassen's method over the tiles of ordinary products. Columns of b are two panels,
+// as far apart as half of the matrix. P and W stay near, so results leave once per block of k.
 #include "strassen.hpp"
 
 namespace TY_ISA {
@@ -21,9 +12,6 @@ TY_INLINE int64_t round_up(int64_t a, int64_t to) { return (a + to - 1) / to * t
 // Floats between sums: at multiples of 4 KiB from each other, stores would hold up loads and lines
 // evict one another.
 enum { STAGGER = 80 };
-
-// The seven products, in order, by their left operands.
-enum { A11, A12, S1, S2, S4, S3, A22, PRODUCTS };
 
 struct Operand {
   const float *at;
@@ -193,13 +181,15 @@ void multiply_pair(const Work &work, int64_t pair, bool fetches) {
   const float *const b21 = b + size, *const b22 = far + size;
   float *const t1 = work.t, *const t2 = t1 + size + STAGGER;
   float *const t3 = t2 + size + STAGGER, *const t4 = t3 + size + STAGGER;
-  run_step(work, {A11, b, far, t1, next, nullptr, nullptr, p, 0, 0});
-  run_step(work, {A12, b21, nullptr, nullptr, next, p, nullptr, nullptr, 0, left});
-  run_step(work, {S1, t1, b22, t2, next, nullptr, nullptr, w, 0, 0});
-  run_step(work, {S2, t2, b21, t4, next, p, nullptr, p, 0, 0});
-  run_step(work, {S4, b22, far, t3, next, p, w, nullptr, 0, right});
-  run_step(work, {S3, t3, nullptr, nullptr, next, p, nullptr, p, 0, 0});
-  run_step(work, {A22, t4, nullptr, nullptr, next, p, nullptr, nullptr, work.lower, left});
+  float *const sums[] = {t1, t2, t3, t4};
+  const float *const panels[RIGHTS] = {b, b21, far, b22, t1, t2, t3, t4};
+  for (const Turn &turn : TURNS) {
+    const float *const minuend = turn.makes ? panels[turn.minuend] : nullptr;
+    const float *const from = turn.from_p ? p : nullptr, *const plus = turn.plus_w ? w : nullptr;
+    float *const to = turn.to == TO_RESULT ? nullptr : turn.to == TO_W ? w : p;
+    run_step(work, {turn.left, panels[turn.right], minuend, sums[turn.difference - T1], next, from,
+                    plus, to, turn.lower_rows ? work.lower : 0, turn.right_columns ? right : left});
+  }
   finish(work, result_of(work, work.lower, right), p, w, work.half);
 }
 

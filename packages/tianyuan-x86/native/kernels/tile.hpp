@@ -20,13 +20,15 @@ struct TileSegment {
 
 // How far apart the rows of a are: compile-time distances make shorter address arithmetic.
 // TILE_AHEAD is TILE_STRIDED whose rows of c lie c_row apart, and which may add a residual to what
-// it stores, clip it, fetch memory for later, and subtract b from other memory, which costs little
-// beside its products.
+// it stores, clip it, and fetch memory for later. It and TILE_BLOCK may subtract b from other
+// memory, which costs little beside their products.
 enum TileKind { TILE_UNIT = 0, TILE_BLOCK = 1, TILE_STRIDED = 2, TILE_AHEAD = 3 };
 
 // Finishes a tile whose lanes are channels of blocked images while its sums are in registers:
 // clip(sum + bias + residual). Rows are pixels.
 struct TileOut {
+  float *sums;        // where sums are stored before `plus` is added, rows without gaps, or NULL
+  const float *plus;  // in the same form
   float *y;
   const float *residual;  // in the form of y, or NULL
   int64_t next, half;     // distances of the second vector, and of the second half of the rows
@@ -48,18 +50,19 @@ struct TileArgs {
   const float *bias;   // what every row starts from; zero where NULL
   float *c;            // rows x vectors x VF; of TILE_AHEAD, rows that lie c_row apart
   const TileOut *out;  // TILE_UNIT, TILE_BLOCK: where finished sums go instead of `c`, or NULL
+  // TILE_BLOCK, TILE_AHEAD:
+  const float *from;     // what `accumulate` starts from instead of `c`, rows without gaps, or NULL
+  const float *plus;     // added to `from`, in the same form, or NULL
+  const float *minuend;  // in the form of b: `difference` becomes it less b on the way, or NULL
+  float *difference;
   // TILE_AHEAD only:
   int64_t c_row;
-  const float *from;    // what `accumulate` starts from instead of `c`, rows without gaps, or NULL
-  const float *plus;    // added to `from`, in the same form, or NULL
-  const float *offset;  // added to every row, or NULL
+  const float *offset;    // added to every row, or NULL
   const float *residual;  // in the form of c, or NULL
   bool clips;
   float lower, upper;
   const float *line;  // what is fetched, line_step floats further at each k
   int64_t line_step;
-  const float *minuend;  // in the form of b: `difference` becomes it less b on the way, or NULL
-  float *difference;
 };
 
 typedef void (*TileRun)(const TileArgs *);

@@ -14,6 +14,15 @@ TY_INLINE const float *row_of(const float *a, int row, int per_half, int64_t a_r
 
 template <int HALVES, int ROWS, int VECTORS>
 TY_INLINE void finish_tile(vf (&c)[ROWS][VECTORS], const TileOut &out) {
+  if (out.sums) {
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS; ++i)
+#pragma GCC unroll 4
+      for (int v = 0; v < VECTORS; ++v) {
+        vstore(out.sums + (i * VECTORS + v) * VF, c[i][v]);
+        c[i][v] = vadd(c[i][v], vload(out.plus + (i * VECTORS + v) * VF));
+      }
+  }
   const vf lower = vset1(out.lower), upper = vset1(out.upper);
 #pragma GCC unroll 4
   for (int v = 0; v < VECTORS; ++v) {
@@ -115,7 +124,7 @@ TY_INLINE void start_tile(const TileArgs *t, vf (&c)[ROWS][VECTORS], vn *half) {
     }
     return;
   }
-  if (KIND == TILE_AHEAD && t->from) {
+  if ((KIND == TILE_AHEAD || KIND == TILE_BLOCK) && t->from) {
 #pragma GCC unroll 16
     for (int i = 0; i < ROWS; ++i)
 #pragma GCC unroll 4
@@ -138,13 +147,13 @@ TY_INLINE void start_tile(const TileArgs *t, vf (&c)[ROWS][VECTORS], vn *half) {
   }
 }
 
-// What TILE_AHEAD subtracts at a step of b, whose vectors are loaded.
+// What is subtracted at a step of b, whose vectors are loaded.
 template <int FULL>
 TY_INLINE void subtract(const TileArgs *t, const float *b, const vf *w) {
   const int64_t at = b - t->b;
 #pragma GCC unroll 4
   for (int v = 0; v < FULL; ++v)
-    vstore(t->difference + at + v * VF, vsub(vload(t->minuend + at + v * VF), w[v]));
+    vstore(t->difference + at + v * t->b_next, vsub(vload(t->minuend + at + v * t->b_next), w[v]));
 }
 
 // FULL whole vectors and, where NARROW, half of another one.
@@ -172,7 +181,7 @@ void run_tile(const TileArgs *t) {
       vf w[FULL + 1];
 #pragma GCC unroll 4
       for (int v = 0; v < FULL; ++v) w[v] = vload(b + v * b_next);
-      if (KIND == TILE_AHEAD && t->minuend) subtract<FULL>(t, b, w);
+      if ((KIND == TILE_AHEAD || KIND == TILE_BLOCK) && t->minuend) subtract<FULL>(t, b, w);
       if (KIND == TILE_BLOCK && t->ahead) {
 #pragma GCC unroll 4
         for (int v = 0; v < VECTORS; ++v)

@@ -44,6 +44,8 @@ PLACES: tuple[tuple[Shape, int, Shape, Conv2d], ...] = (
     ((1, 7, 18, 21), 21, (3, 5), Conv2d((2, 1), (1, 0, 1, 3))),
     ((2, 35, 11, 9), 35, (7, 7), Conv2d((1, 1), (3, 3, 3, 3), (1, 1), 35)),
     ((1, 18, 12, 13), 18, (3, 3), Conv2d((2, 2), (0, 1, 1, 0), (1, 1), 18)),
+    ((1, 64, 7, 8), 32, (1, 1), Conv2d((2, 2))),
+    ((2, 32, 4, 7), 96, (1, 1), Conv2d()),
 )
 SOME = (PLACES[0], PLACES[6], PLACES[8])
 SMALL: tuple[tuple[Shape, int, Shape, Conv2d], ...] = (
@@ -144,8 +146,8 @@ def _fused() -> Iterator[Case]:
         yield _fused_case(
             place, Conv2dFused(has_bias=True, has_residual=True, activation="relu6"), "float32"
         )
-    strided, first, depthwise = PLACES[2], PLACES[3], PLACES[9]
-    for place in (strided, first, depthwise):
+    strided, first, depthwise, pointwise = (PLACES[i] for i in (2, 3, 9, -1))
+    for place in (strided, first, depthwise, pointwise):
         yield _fused_case(place, Conv2dFused(has_residual=True, activation="relu"), "float32")
     for place, activation in zip(SMALL, ("identity", "sigmoid", "silu"), strict=True):
         fused = Conv2dFused(has_bias=True, has_residual=True, activation=activation)
