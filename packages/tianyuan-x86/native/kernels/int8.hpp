@@ -186,6 +186,7 @@ struct Q8Plan {
   const Q8Run *runs;
   int64_t n_runs, k4;  // k4: of all runs
   const int8_t *weight;
+  int64_t panel;            // bytes between blocks of outputs; q8_run fills it
   int64_t o, o_room;        // outputs, and how many of a pixel may be written
   const int32_t *bias;      // o values and 16 more: bias and what zero points add
   const float *multiplier;  // o values and 16 more

@@ -4,32 +4,54 @@
 namespace TY_ISA {
 namespace {
 
-// The scaled residual of 16 outputs, of which `count` are there.
-TY_INLINE Scaled residual_at(const Q8Plan &p, int64_t at, int64_t count) {
-  return scaled(p.residual.data + at, count, p.residual.is_signed, p.residual.zero_point,
-                p.residual.multiplier);
+#if defined(__AVX512VNNI__)
+// Scaled residuals of 64 outputs, 16 at a time. A byte under the upper half of 2^23 is that number
+// and the byte, exactly.
+struct Residuals {
+  vi low, high;
+  vf zero_point, multiplier;
+};
+TY_INLINE vf residual_of(const Residuals &r, int n) {
+  const vi upper = vi_set1(0x4b004b00), pairs = n < 2 ? r.low : r.high;
+  const vi wide =
+      n % 2 == 0 ? _mm512_unpacklo_epi16(pairs, upper) : _mm512_unpackhi_epi16(pairs, upper);
+  return vmul(vsub(vi_as_vf(wide), r.zero_point), r.multiplier);
+}
+TY_INLINE Residuals residuals_at(const Q8Residual &r, int64_t at, __mmask64 mask, vi order) {
+  const vi flip = vi_set1(r.is_signed ? static_cast<int32_t>(0x80808080u) : 0);
+  const vi bytes =
+      _mm512_permutexvar_epi32(order, vi_xor(_mm512_maskz_loadu_epi8(mask, r.data + at), flip));
+  const int32_t zero = (1 << 23) + r.zero_point + (r.is_signed ? 128 : 0);
+  return {_mm512_unpacklo_epi8(bytes, vi_set1(0)), _mm512_unpackhi_epi8(bytes, vi_set1(0)),
+          vset1(static_cast<float>(zero)), vset1(r.multiplier)};
 }
 
-#if defined(__AVX512VNNI__)
 // Multiplies, rounds and stores the sums of a tile where no zero points of weights add to them.
 template <int MR, int NR, bool RESIDUAL>
 TY_INLINE void store_narrow(const Q8Plan &p, const __m512i (&sums)[MR][NR], int64_t first,
                             int64_t o) {
   const vi order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   const int64_t room = p.o_room - o;
-  const __mmask64 mask = room >= 64 ? ~__mmask64{0} : (__mmask64{1} << room) - 1;
+  const __mmask64 whole_mask = ~__mmask64{0} >> (64 - 16 * NR);
+  const __mmask64 mask = room >= 16 * NR ? whole_mask : (__mmask64{1} << room) - 1;
+  const Q8Residual residual = p.residual;
+  const Q8Narrow narrow = p.narrow;
+  const float *multiplier = p.multiplier + o;
+  const int64_t y_pixel = p.y_pixel;
+  int64_t at = first * p.y_pixel + o;
+  uint8_t *to = p.y + at;
 #pragma GCC unroll 12
-  for (int m = 0; m < MR; ++m) {
-    const int64_t at = (first + m) * p.y_pixel + o;
+  for (int m = 0; m < MR; ++m, at += y_pixel, to += y_pixel) {
+    Residuals residuals = {};
+    if (RESIDUAL) residuals = residuals_at(residual, at, mask, order);
     vi whole[4] = {vi_set1(0), vi_set1(0), vi_set1(0), vi_set1(0)};
 #pragma GCC unroll 4
     for (int n = 0; n < NR; ++n) {
-      vf t = vmul(vi_to_vf(sums[m][n]), vload(p.multiplier + o + 16 * n));
-      if (RESIDUAL) t = vadd(t, residual_at(p, at + 16 * n, room - 16 * n).part[0]);
+      vf t = vmul(vi_to_vf(sums[m][n]), vload(multiplier + 16 * n));
+      if (RESIDUAL) t = vadd(t, residual_of(residuals, n));
       whole[n] = vf_to_vi(t);
     }
-    const vi bytes = _mm512_permutexvar_epi32(order, q8_narrowed(whole, p.narrow));
-    uint8_t *to = p.y + at;
+    const vi bytes = _mm512_permutexvar_epi32(order, q8_narrowed(whole, narrow));
     if (NR == 4 && room >= 64)
       _mm512_storeu_si512(to, bytes);
     else if (NR == 2 && room >= 32)
@@ -37,15 +59,15 @@ TY_INLINE void store_narrow(const Q8Plan &p, const __m512i (&sums)[MR][NR], int6
     else if (NR == 1 && room >= 16)
       _mm_storeu_si128(reinterpret_cast<__m128i *>(to), _mm512_castsi512_si128(bytes));
     else
-      _mm512_mask_storeu_epi8(to, mask & (~__mmask64{0} >> (64 - 16 * NR)), bytes);
+      _mm512_mask_storeu_epi8(to, mask, bytes);
   }
 }
 
 // One tile: MR pixels from `first`, NR blocks of 16 outputs from output `o`. What lies `ahead`
 // bytes behind the weights is fetched into the second-level cache.
-template <int MR, int NR>
+template <int MR, int NR, bool RESIDUAL>
 void tile(const Q8Plan &p, const Operand *const *rows, int64_t first, int64_t o, int64_t ahead) {
-  const int64_t panel = q8_panel_bytes(p.k4);
+  const int64_t panel = p.panel;
   const int8_t *w = p.weight + o / 16 * panel;
   __m512i sums[MR][NR];
 #pragma GCC unroll 12
@@ -71,10 +93,7 @@ void tile(const Q8Plan &p, const Operand *const *rows, int64_t first, int64_t o,
     }
   }
   if (p.narrow.fits) {
-    if (p.residual.data != nullptr)
-      store_narrow<MR, NR, true>(p, sums, first, o);
-    else
-      store_narrow<MR, NR, false>(p, sums, first, o);
+    store_narrow<MR, NR, RESIDUAL>(p, sums, first, o);
     return;
   }
   alignas(64) int32_t found[MR * NR * 16];
@@ -93,12 +112,23 @@ struct Height {
 // Pieces of a multiple of WHOLE_ROWS pixels consist of the highest tiles only; planes whose edge is
 // a multiple of 7 do too.
 enum { MAX_ROWS = 12, MAX_BLOCKS = 4, WHOLE_ROWS = 56 };
-const Height heights[MAX_BLOCKS][4] = {
-    {{8, tile<8, 1>}, {4, tile<4, 1>}, {2, tile<2, 1>}, {1, tile<1, 1>}},
-    {{8, tile<8, 2>}, {4, tile<4, 2>}, {2, tile<2, 2>}, {1, tile<1, 2>}},
-    {{7, tile<7, 3>}, {4, tile<4, 3>}, {2, tile<2, 3>}, {1, tile<1, 3>}},
-    {{7, tile<7, 4>}, {4, tile<4, 4>}, {2, tile<2, 4>}, {1, tile<1, 4>}}};
+#define Q8_HEIGHTS(high, NR, residual)                                                          \
+  {                                                                                             \
+    {high, tile<high, NR, residual>}, {4, tile<4, NR, residual>}, {2, tile<2, NR, residual>}, { \
+      1, tile<1, NR, residual>                                                                  \
+    }                                                                                           \
+  }
+#define Q8_BLOCKS(residual)                                                            \
+  {Q8_HEIGHTS(8, 1, residual), Q8_HEIGHTS(8, 2, residual), Q8_HEIGHTS(7, 3, residual), \
+   Q8_HEIGHTS(7, 4, residual)}
+const Height heights[2][MAX_BLOCKS][4] = {Q8_BLOCKS(false), Q8_BLOCKS(true)};
 #else
+// The scaled residual of 16 outputs, of which `count` are there.
+TY_INLINE Scaled residual_at(const Q8Plan &p, int64_t at, int64_t count) {
+  return scaled(p.residual.data + at, count, p.residual.is_signed, p.residual.zero_point,
+                p.residual.multiplier);
+}
+
 TY_INLINE int64_t load64(const void *from) {
   int64_t value;
   __builtin_memcpy(&value, from, 8);
@@ -138,12 +168,12 @@ TY_INLINE void store_narrow(const Q8Plan &p, const int32_t *sums, int rows, int6
 }
 
 // One tile: MR pixels from `first`, 16 outputs from output `o`.
-template <int MR, int NR>
+template <int MR, int NR, bool RESIDUAL>
 void tile(const Q8Plan &p, const Operand *const *rows, int64_t first, int64_t o, int64_t ahead) {
   static_assert(NR == 1, "8 outputs of up to 6 pixels fill the registers");
   alignas(32) int32_t found[MR * 16];
   for (int half = 0; half < 2; ++half) {
-    const int8_t *w = p.weight + o / 16 * q8_panel_bytes(p.k4) + 32 * half;
+    const int8_t *w = p.weight + o / 16 * p.panel + 32 * half;
     __m256i sums[MR][2];  // of 4 outputs, two partial sums each
 #pragma GCC unroll 6
     for (int m = 0; m < MR; ++m) sums[m][0] = sums[m][1] = _mm256_setzero_si256();
@@ -171,10 +201,8 @@ void tile(const Q8Plan &p, const Operand *const *rows, int64_t first, int64_t o,
           found + m * 16 + half * 8,
           vi_add(bias, _mm256_permute4x64_epi64(_mm256_hadd_epi32(sums[m][0], sums[m][1]), 0xd8)));
   }
-  if (p.narrow.fits && p.o_room - o >= 16 && p.residual.data != nullptr)
-    store_narrow<true>(p, found, MR, first, o);
-  else if (p.narrow.fits && p.o_room - o >= 16)
-    store_narrow<false>(p, found, MR, first, o);
+  if (p.narrow.fits && p.o_room - o >= 16)
+    store_narrow<RESIDUAL>(p, found, MR, first, o);
   else
     q8_finish_rows(p, found, MR, 1, first, o);
 }
@@ -185,14 +213,21 @@ struct Height {
   Tile tile;
 };
 enum { MAX_ROWS = 6, MAX_BLOCKS = 1, WHOLE_ROWS = 24 };
-const Height heights[MAX_BLOCKS][4] = {
-    {{6, tile<6, 1>}, {4, tile<4, 1>}, {2, tile<2, 1>}, {1, tile<1, 1>}}};
+#define Q8_HEIGHTS(residual)                                                             \
+  {                                                                                      \
+    {                                                                                    \
+      {6, tile<6, 1, residual>}, {4, tile<4, 1, residual>}, {2, tile<2, 1, residual>}, { \
+        1, tile<1, 1, residual>                                                          \
+      }                                                                                  \
+    }                                                                                    \
+  }
+const Height heights[2][MAX_BLOCKS][4] = {Q8_HEIGHTS(false), Q8_HEIGHTS(true)};
 #endif
 
 // Pixels [begin, end) of all images by up to MAX_BLOCKS blocks of outputs from output `o`.
 void run_pixels(const Q8Plan &p, int64_t begin, int64_t end, int64_t o) {
   const int64_t blocks = lesser(ceil_div(p.o - o, 16), MAX_BLOCKS);
-  const Height *height = heights[blocks - 1];
+  const Height *height = heights[p.residual.data != nullptr][blocks - 1];
   // The first tiles fetch the weights of the next outputs, a panel each. Long ones arrive unasked.
   int64_t ahead = o + 16 * blocks < p.o && p.k4 <= 256 ? blocks : 0;
   int64_t ox = begin % p.ow, oy = begin / p.ow % p.oh, image = begin / (p.ow * p.oh);
@@ -209,7 +244,7 @@ void run_pixels(const Q8Plan &p, int64_t begin, int64_t end, int64_t o) {
         }
       }
     }
-    height->tile(p, rows, at, o, ahead * q8_panel_bytes(p.k4));
+    height->tile(p, rows, at, o, ahead * p.panel);
     at += height->rows;
     ahead = ahead > 0 && ahead < 2 * blocks - 1 ? ahead + 1 : 0;
   }
@@ -240,6 +275,7 @@ Cut cut_of(const ty_ctx *ctx, const Q8Plan &p, int64_t groups, int64_t chunks) {
 
 void q8_run(const ty_ctx *ctx, const Q8Plan &given) {
   Q8Plan p = given;
+  p.panel = q8_panel_bytes(p.k4);
   const int64_t pixels = p.n * p.oh * p.ow;
   if (pixels <= 0 || p.o <= 0) return;
   // Below a quarter of 2^32 each, a scaled sum and a residual add up to an int32.
