@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
+import tianyuan.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tianyuan import ops, registry
+from tianyuan import Tensor, jit, ops, registry
 from tianyuan.graph import passes, spec
-from tianyuan.graph.graph import Graph
+from tianyuan.graph.graph import Graph, Node
 from tianyuan.graph.options import Options
 from tianyuan.op import Op, TensorSpec
 from tianyuan.ops.reference import evaluate
@@ -733,3 +736,36 @@ def test_what_is_nearly_gelu_stays():
         found.append(b.mul(b.mul(x, gate), b.scalar(half)))
     after = fused(b.returns(*found))
     assert "gelu" not in names(after)
+
+
+def test_graphs_between_file_and_program_are_let_go(tmp_path):
+    def body(x):
+        return F.relu(x * 2 + 1).reshape(2, 3).reshape(6) - 1
+
+    x = np.arange(6, dtype=np.float32) - 3
+    traced = jit.trace(body, capture_as_const=True)
+    traced(Tensor(x))
+    traced.dump(tmp_path / "net.tym")
+    gc.collect()
+    before = [found for found in gc.get_objects() if type(found) is Node]
+    gc.disable()
+    try:
+        model = jit.load(tmp_path / "net.tym")
+        known = set(map(id, before))
+        left = {id(n) for n in gc.get_objects() if type(n) is Node} - known
+    finally:
+        gc.enable()
+    assert left == set(map(id, model._compiled.graph.nodes))
+    np.testing.assert_array_equal(model(x), np.maximum(x * 2 + 1, 0) - 1)
+
+
+def test_given_graph_stays_whole():
+    b = Build()
+    x = b.input(3)
+    graph = b.returns(b.add(b.relu(b.relu(x)), b.scalar(0.0)))
+    nodes, text = list(graph.nodes), str(graph)
+    after = passes.optimise(graph)
+    assert len(after.nodes) < len(nodes)
+    assert graph.nodes == nodes
+    assert str(graph) == text
+    assert all(value.node is node for node in nodes for value in node.outputs)

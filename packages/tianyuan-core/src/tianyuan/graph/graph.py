@@ -125,6 +125,17 @@ class Graph:
         self.nodes: list[Node] = []
         self.outputs: list[Value] = []
 
+    def dissolve(self) -> None:
+        """Let go of the nodes of a graph that nobody reads any more.
+
+        Nodes and values know each other, so that they would otherwise stay until Python looks for
+        cycles, which may be after weights are packed.
+        """
+        for node in self.nodes:
+            for value in node.outputs:
+                value.node = None
+        self.nodes.clear()
+
     def add_input(self, spec: TensorSpec, name: str) -> Value:
         """Declare the next input."""
         value = Value(spec, name)

@@ -115,6 +115,11 @@ class Model:
         self._expected = tuple(self.input_specs.items())
         self._compiled = CompiledGraph(graph, threads=threads, precision=precision)
 
+    def _release(self, source: Graph) -> None:
+        """Let go of the graph that the model was made of, unless it is the one that runs."""
+        if self._compiled.graph is not source:
+            source.dissolve()
+
     def __repr__(self) -> str:
         inputs = ", ".join(f"{name}: {spec}" for name, spec in self.input_specs.items())
         outputs = ", ".join(f"{name}: {spec}" for name, spec in self.output_specs.items())
@@ -301,7 +306,9 @@ def load(
 
         return onnx.load_model(onnx.load(path), backend, threads, precision)
     graph, names = read_model(path)
-    return Model(graph, names, backend, threads, precision)
+    model = Model(graph, names, backend, threads, precision)
+    model._release(graph)
+    return model
 
 
 def read_model(path: str | os.PathLike[str] | IO[bytes]) -> tuple[Graph, list[str]]:

@@ -80,7 +80,7 @@ def _unpack_image(array: np.ndarray, shape: Shape) -> np.ndarray:
 
 
 # Bytes of a weight that are packed at a time, so that what packing needs stays small.
-_SLICE = 1 << 20
+_SLICE = 1 << 18
 
 
 def _write_sums(rows: np.ndarray) -> None:

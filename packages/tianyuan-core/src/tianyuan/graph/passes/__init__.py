@@ -110,13 +110,14 @@ def verify(graph: Graph, stage: str, before: Graph | None = None) -> None:
 
 
 def run_stage(stage: str, graph: Graph, options: Options, device: str = "cpu") -> Graph:
-    """Run all passes of a stage.
+    """Run all passes of a stage; graphs between the given one and the result are let go.
 
     Raises:
         GraphError: where a pass leaves a graph that breaks a validity rule.
     """
     if stage not in STAGES:
         raise ValueError(f"passes: unknown stage, got {stage!r}, expected one of {STAGES}")
+    given = graph
     for item in (*own_passes(), *plugin_passes(device)):
         if item.stage != stage or options.level < item.level:
             continue
@@ -129,6 +130,8 @@ def run_stage(stage: str, graph: Graph, options: Options, device: str = "cpu") -
             verify(after, stage, graph)
         except GraphError as error:
             raise GraphError(f"pass {item.name}: {error}") from error
+        if graph is not given:
+            graph.dissolve()
         graph = after
     return graph
 
@@ -137,5 +140,8 @@ def optimise(graph: Graph, options: Options | None = None, device: str = "cpu") 
     """Run the stages ``canonical`` and ``fuse`` on a graph that may have symbols."""
     options = options or Options()
     verify(graph, "canonical")
-    graph = run_stage("canonical", graph, options, device)
-    return run_stage("fuse", graph, options, device)
+    canonical = run_stage("canonical", graph, options, device)
+    fused = run_stage("fuse", canonical, options, device)
+    if canonical is not graph and canonical is not fused:
+        canonical.dissolve()
+    return fused

@@ -103,7 +103,10 @@ def rewrite(graph: Graph, visit: Callable[[Rebuilder, Node], Sequence[Value] | N
         return replaced
 
     rebuilt = Rebuilder(graph).run(watched)
-    return rebuilt if changed else graph
+    if changed:
+        return rebuilt
+    rebuilt.dissolve()
+    return graph
 
 
 def emit(
