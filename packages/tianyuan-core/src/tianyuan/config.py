@@ -3,13 +3,16 @@
 Attributes:
     winograd: whether Winograd convolutions, and products and 1 x 1 convolutions by Strassen's
         method in Winograd's form, may serve in traced and loaded programs; they are faster and err
-        more. Starts as False where the environment variable TIANYUAN_WINOGRAD is ``0``.
+        more. Errors, NaN and infinities may then reach other values of one image, or rows of one
+        matrix: also other samples, where the input is (sequence, batch, columns). Starts as False
+        where the environment variable TIANYUAN_WINOGRAD is ``0``.
     benchmark_kernel: whether traced and loaded programs choose kernels by measured time (policy
         ``profile``) instead of estimated cost. Eager calls keep to the estimate: timing every
         kernel on each new shape would cost more than it gains.
     deterministic_kernel: whether only kernels serve whose result depends neither on the thread
-        count nor on the batch (policy ``reproducible``), eagerly and in programs. It outweighs
-        ``benchmark_kernel``.
+        count nor on the batch (policy ``reproducible``), eagerly and in programs. Winograd's and
+        Strassen's are left out, as costs choose them for some batches and not for others. It
+        outweighs ``benchmark_kernel``.
     async_level: 0, 1 or 2, kept for MegEngine's sake. Eager ops on the host have always finished
         when they return, which is level 0; streams of other devices are their backend's affair.
     benchmark_with_subprocess: kept for MegEngine's sake. Kernels are timed in this process, since

@@ -220,6 +220,24 @@ def test_winograd_and_irreproducible_kernels_can_be_left_out(brings):
     assert chosen(winograd=False, policy="reproducible").kernel.name.endswith("direct")
 
 
+def test_reproducible_programs_choose_no_other_method_at_another_batch(brings):
+    """A method that errs more is chosen by cost, so for one batch and not for another."""
+
+    def cost(call):
+        return 1e-9 if call.inputs[0].shape[0] > 1 else 1.0
+
+    brings(
+        kernel("conv2d", "conv2d_f32__paper_winograd_f43", cost=cost, tolerance=1e-5),
+        kernel("conv2d", "conv2d_f32__paper_direct", cost=seconds(3e-9)),
+    )
+    for batch, name in ((1, "direct"), (2, "winograd_f43")):
+        b = Build()
+        graph = b.returns(b.conv(b.input(batch, 3, 4, 4), b.zeros(3, 3, 3, 3)))
+        assert lowered(graph).nodes[0].kernel.name.endswith(name)
+        steady = lowered(graph, policy="reproducible").nodes[0]
+        assert steady.kernel.name.endswith("direct")
+
+
 def test_op_that_no_kernel_serves_is_an_error_with_all_reasons(brings):
     brings(kernel("exp", "exp_f32__paper_picky", supports=lambda call: "too small"))
     b = Build()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tianyuan as ty
-from tianyuan import config, jit, registry
+from tianyuan import config, jit, native, registry
 from tianyuan import functional as F
 from tianyuan.kernel import Kernel
 from tianyuan.ops.conv import Conv2d, Conv2dBackwardData, Conv2dFused
@@ -232,3 +232,23 @@ def test_the_switch_leaves_winograd_out() -> None:
         got = convolve(ty.tensor(x)).numpy()
         assert np.abs(got - want).max() <= bound * np.abs(want).max()
         assert any("winograd" in str(step.kernel) for step in convolve.explain().steps) == wanted
+
+
+def test_deterministic_results_depend_on_neither_batch_nor_threads() -> None:
+    """Costs choose Winograd for some batches and thread counts only, so none of them."""
+    rng = np.random.default_rng(8)
+    x = rng.standard_normal((3, 48, 24, 20)).astype(np.float32)
+    w = ty.tensor(rng.standard_normal((48, 48, 3, 3)).astype(np.float32))
+    threads = native.get_num_threads()
+    try:
+        with config._override(deterministic_kernel=True):
+            convolve = jit.trace(lambda v: F.conv2d(v, w, padding=1), capture_as_const=True)
+            whole = convolve(ty.tensor(x)).numpy()
+            for count in (1, 2, 7):
+                native.set_num_threads(count)
+                np.testing.assert_array_equal(convolve(ty.tensor(x)).numpy(), whole)
+                for image in range(3):
+                    alone = convolve(ty.tensor(x[image : image + 1])).numpy()
+                    np.testing.assert_array_equal(alone[0], whole[image])
+    finally:
+        native.set_num_threads(threads)

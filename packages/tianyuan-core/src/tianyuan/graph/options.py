@@ -36,8 +36,9 @@ class Options:
             results are bit-equal; 1 adds the canonical passes; 2 adds fusion and layouts.
         winograd: whether Winograd kernels may serve; ``config.winograd`` unless given.
         policy: ``heuristic`` chooses by estimated cost, ``profile`` by measured time;
-            ``reproducible`` leaves out kernels whose result depends on thread count or batch;
-            as ``config`` says unless given.
+            ``reproducible`` leaves out kernels whose result depends on thread count or batch, and
+            methods with an error of their own, which costs choose for some batches only; as
+            ``config`` says unless given.
         threads: how many threads the program is planned for.
         memory: compute values twice where that saves memory, or None.
         precision: ``bf16`` permits kernels that round float32 operands to bfloat16; they compete

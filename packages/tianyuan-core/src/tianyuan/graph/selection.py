@@ -59,6 +59,9 @@ def call_of(node: Node, threads: int) -> Call:
 def _policy_refusal(kernel: Kernel, options: Options) -> str | None:
     if options.policy == REPRODUCIBLE and not kernel.reproducible:
         return "not reproducible, which the policy asks for"
+    if options.policy == REPRODUCIBLE and kernel.precision == FULL and kernel.tolerance is not None:
+        # Whether it is worth its error is weighed by costs, which know threads and batch.
+        return "errs in its own way and serves some batches or thread counts only"
     if not options.winograd and "winograd" in kernel.name:
         return "Winograd is switched off"
     if kernel.precision not in (FULL, options.precision):
