@@ -146,7 +146,7 @@ void run_step(const Work &work, const Step &step) {
   for (int64_t at = 0; at < tiles; ++at) {
     const int64_t i = work.half * at / tiles, rows = work.half * (at + 1) / tiles - i;
     t.a = a.at + i * a.row;
-    t.minuend = at == 0 ? step.minuend : nullptr;
+    t.minuend = AHEAD_SUBTRACTS && at == 0 ? step.minuend : nullptr;
     const int64_t line = share * (step.product * tiles + at);
     t.line =
         step.next ? step.next + line * work.depth + (line < 2 * TILE_LANES ? 0 : second) : a.at;
@@ -171,6 +171,20 @@ void run_step(const Work &work, const Step &step) {
   }
 }
 
+// The sums of the quarters of two panels, where no product makes them.
+void add_panels(const Work &work, const float *left, const float *right) {
+  const int64_t size = work.depth * TILE_LANES, step = size + STAGGER;
+  for (int64_t i = 0; i < size; i += VF) {
+    const vf b11 = vload(left + i), b21 = vload(left + size + i);
+    const vf b12 = vload(right + i), b22 = vload(right + size + i);
+    const vf t1 = vsub(b12, b11), t2 = vsub(b22, t1);
+    vstore(work.t + i, t1);
+    vstore(work.t + step + i, t2);
+    vstore(work.t + 2 * step + i, vsub(b12, b22));
+    vstore(work.t + 3 * step + i, vsub(b21, t2));
+  }
+}
+
 // The four panels of c that belong to pair `pair`.
 void multiply_pair(const Work &work, int64_t pair, bool fetches) {
   const Strassen &s = work.s;
@@ -183,6 +197,7 @@ void multiply_pair(const Work &work, int64_t pair, bool fetches) {
   float *const t3 = t2 + size + STAGGER, *const t4 = t3 + size + STAGGER;
   float *const sums[] = {t1, t2, t3, t4};
   const float *const panels[RIGHTS] = {b, b21, far, b22, t1, t2, t3, t4};
+  if (!AHEAD_SUBTRACTS) add_panels(work, b, far);
   for (const Turn &turn : TURNS) {
     const float *const minuend = turn.makes ? panels[turn.minuend] : nullptr;
     const float *const from = turn.from_p ? p : nullptr, *const plus = turn.plus_w ? w : nullptr;

@@ -24,6 +24,9 @@ struct TileSegment {
 // memory, which costs little beside their products.
 enum TileKind { TILE_UNIT = 0, TILE_BLOCK = 1, TILE_STRIDED = 2, TILE_AHEAD = 3 };
 
+// Whether TILE_AHEAD subtracts: a step of k in AVX2 has no room for it beside its products.
+enum { AHEAD_SUBTRACTS = TY_VF == 16 };
+
 // Finishes a tile whose lanes are channels of blocked images while its sums are in registers:
 // clip(sum + bias + residual). Rows are pixels.
 struct TileOut {

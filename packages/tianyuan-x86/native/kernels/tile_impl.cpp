@@ -181,7 +181,8 @@ void run_tile(const TileArgs *t) {
       vf w[FULL + 1];
 #pragma GCC unroll 4
       for (int v = 0; v < FULL; ++v) w[v] = vload(b + v * b_next);
-      if ((KIND == TILE_AHEAD || KIND == TILE_BLOCK) && t->minuend) subtract<FULL>(t, b, w);
+      if (((KIND == TILE_AHEAD && AHEAD_SUBTRACTS) || KIND == TILE_BLOCK) && t->minuend)
+        subtract<FULL>(t, b, w);
       if (KIND == TILE_BLOCK && t->ahead) {
 #pragma GCC unroll 4
         for (int v = 0; v < VECTORS; ++v)
