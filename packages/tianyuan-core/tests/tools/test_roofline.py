@@ -14,10 +14,9 @@ from click.testing import CliRunner
 from tianyuan import jit, registry
 from tianyuan.cli.main import main
 from tianyuan.cli.page import roofline_page
-from tianyuan.functional.quantized import qint8, quint8
+from tianyuan.functional.quantized import conv_bias_activation, quint8
 from tianyuan.graph.explain import StepReport
 from tianyuan.graph.roofline import Peaks, Roofline, hold, measure_peaks, roofline
-from tianyuan.module import quantized as Q
 
 PEAKS = Peaks(flops=100e9, nbytes=10e9, threads=1, others={"int8": 400e9})
 
@@ -68,14 +67,17 @@ def steps_of(function: Any, *arrays: np.ndarray) -> dict[str, StepReport]:
 
 
 def test_operations_of_integers_are_counted_as_those_of_floats() -> None:
-    x = Q.QuantStub(quint8(0.5))(tianyuan.Tensor(np.ones((2, 3, 8, 8), np.float32)))
-    weight, bias = np.ones((4, 3, 3, 3), np.float32), np.zeros((1, 4, 1, 1), np.float32)
-    layer = Q.Conv2d(3, 4, 3, padding=1, dtype=quint8(1.0))
-    layer.fill(weight, bias, qint8(0.01))
-    assert layer(x).shape == (2, 4, 8, 8)
-    step = steps_of(
-        lambda y: layer(Q.QuantStub(quint8(0.5))(y)), np.ones((2, 3, 8, 8), np.float32)
-    )["conv2d_quantized"]
+    quantize = registry.get_op("quantize")
+
+    def quantised(x: Any, scale: float) -> Any:
+        return quantize(x, scales=(scale,), zero_points=(0,), axis=-1, dtype="int8")
+
+    weight = quantised(tianyuan.Tensor(np.ones((4, 3, 3, 3), np.float32)), 0.5)
+
+    def layer(x: Any) -> Any:
+        return conv_bias_activation(quantised(x, 0.5), weight, None, quint8(1.0), padding=1)
+
+    step = steps_of(layer, np.ones((2, 3, 8, 8), np.float32))["conv2d_quantized"]
     assert step.flops == 2 * (2 * 4 * 8 * 8) * (3 * 3 * 3)
     assert step.arithmetic == "int8"
 
