@@ -11,6 +11,7 @@ from tianyuan.graph import lower
 from tianyuan.graph.graph import Constant, Graph
 from tianyuan.graph.options import Options
 from tianyuan.graph.selection import Labelling
+from tianyuan.graph.slab import Slab
 from tianyuan.kernel import Kernel
 from tianyuan.ops.attrs import Relayout
 from tianyuan_x86.kernels import all_layouts
@@ -68,5 +69,6 @@ def test_constants_are_packed_as_their_layout_says(shape: tuple[int, ...]) -> No
         if layout.trailing and shape[2:] != layout.trailing:
             continue
         labelling = Labelling(Graph(), {}, "cpu", Options())
-        packed = lower.packed(Constant(w), layout.name, labelling)
+        constant = Constant(w)
+        packed = lower.packed(constant, layout.name, labelling, Slab([constant]))
         np.testing.assert_array_equal(packed.array, layout.pack(w), layout.name)
