@@ -108,6 +108,18 @@ def gelu(w: Writer, node: Node, x: str) -> str:
     return w.op("Mul", half, w.op("Add", inner, w.scalar(1, dtype)))
 
 
+@exporter("gelu_backward")
+def gelu_backward(w: Writer, node: Node, g: str, x: str) -> str:
+    """Write g * ((1 + erf(x / sqrt 2)) / 2 + x * exp(-x^2 / 2) / sqrt(2 pi))."""
+    dtype = spec_of(node).dtype
+    near = w.op("Clip", x, w.scalar(-40, dtype), w.scalar(40, dtype))  # infinities give no NaN
+    share = w.op("Erf", w.op("Div", near, w.scalar(math.sqrt(2), dtype)))
+    share = w.op("Mul", w.op("Add", share, w.scalar(1, dtype)), w.scalar(0.5, dtype))
+    density = w.op("Exp", w.op("Mul", w.op("Mul", near, near), w.scalar(-0.5, dtype)))
+    density = w.op("Mul", density, w.scalar(1 / math.sqrt(2 * math.pi), dtype))
+    return w.op("Mul", g, w.op("Add", share, w.op("Mul", near, density)))
+
+
 @exporter("isnan", "isinf")
 def not_finite(w: Writer, node: Node, x: str) -> str:
     """Write a test of floats; infinities are known for float32 and float64 only."""
