@@ -365,20 +365,11 @@ int run(const ty_ctx *ctx, const Attention &a, void *workspace) {
   return 0;
 }
 
-int attention(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *raw,
-              void *workspace) {
-  const auto *attrs = reinterpret_cast<const ty_attention_attrs *>(raw);
-  return run(ctx, attention_of(inputs, raw->n_inputs, outputs[0], attrs), workspace);
-}
-
-int attention_heads(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
-                    const ty_attrs *raw, void *workspace) {
-  const auto *attrs = reinterpret_cast<const ty_attention_heads_attrs *>(raw);
-  return run(ctx, heads_of(inputs, raw->n_inputs, outputs[0], attrs), workspace);
-}
-
 }  // namespace
 }  // namespace TY_ISA
 
-TY_EXPORT_KERNELS(attention, TY_KERNEL(attention, "attention_f32", "streaming"),
-                  TY_KERNEL(attention_heads, "attention_heads_f32", "streaming"))
+TY_EXPORT_KERNELS(attention,
+                  TY_KERNEL((attention_kernel<ty_attention_attrs, run>), "attention_f32",
+                            "streaming"),
+                  TY_KERNEL((attention_kernel<ty_attention_heads_attrs, run>),
+                            "attention_heads_f32", "streaming"))

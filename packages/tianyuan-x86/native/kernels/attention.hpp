@@ -69,8 +69,8 @@ static inline Attention attention_of(const ty_tensor *inputs, int count, const t
 }
 
 // The same where heads are columns: one more axis of the batch.
-static inline Attention heads_of(const ty_tensor *inputs, int count, const ty_tensor &out,
-                                 const ty_attention_heads_attrs *attrs) {
+static inline Attention attention_of(const ty_tensor *inputs, int count, const ty_tensor &out,
+                                     const ty_attention_heads_attrs *attrs) {
   const ty_attention_attrs plain = {{}, attrs->scale, attrs->causal};
   const int64_t *starts = TY_INTS(attrs, attrs->starts), *steps = TY_INTS(attrs, attrs->steps);
   Attention a = attention_of(inputs, 3, out, &plain);
@@ -94,6 +94,14 @@ static inline Attention heads_of(const ty_tensor *inputs, int count, const ty_te
     add_mask(&a, inputs[3]);
   }
   return a;
+}
+
+// A kernel of the op with these attributes, from what runs an attention.
+template <typename Attrs, int (*RUN)(const ty_ctx *, const Attention &, void *)>
+int attention_kernel(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
+                     const ty_attrs *attrs, void *workspace) {
+  const auto *own = reinterpret_cast<const Attrs *>(attrs);
+  return RUN(ctx, attention_of(inputs, attrs->n_inputs, outputs[0], own), workspace);
 }
 
 static inline Attention item_of(const Attention &whole, int64_t item) {

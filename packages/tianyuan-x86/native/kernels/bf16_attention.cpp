@@ -195,20 +195,10 @@ int run(const ty_ctx *ctx, const Attention &a, void *workspace) {
   return 0;
 }
 
-int attention(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *raw,
-              void *workspace) {
-  const auto *attrs = reinterpret_cast<const ty_attention_attrs *>(raw);
-  return run(ctx, attention_of(inputs, raw->n_inputs, outputs[0], attrs), workspace);
-}
-
-int attention_heads(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
-                    const ty_attrs *raw, void *workspace) {
-  const auto *attrs = reinterpret_cast<const ty_attention_heads_attrs *>(raw);
-  return run(ctx, heads_of(inputs, raw->n_inputs, outputs[0], attrs), workspace);
-}
-
 }  // namespace
 }  // namespace TY_ISA
 
-TY_EXPORT_KERNELS(bf16_attention, TY_KERNEL(attention, "attention_bf16", "whole"),
-                  TY_KERNEL(attention_heads, "attention_heads_bf16", "whole"))
+TY_EXPORT_KERNELS(bf16_attention,
+                  TY_KERNEL((attention_kernel<ty_attention_attrs, run>), "attention_bf16", "whole"),
+                  TY_KERNEL((attention_kernel<ty_attention_heads_attrs, run>),
+                            "attention_heads_bf16", "whole"))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from tianyuan import registry
+from tianyuan import config, registry
 from tianyuan.imperative.dispatch import bind_kernel, empty, logical
 from tianyuan.kernel import Call, Kernel
 from tianyuan.op import TensorSpec
@@ -81,3 +81,11 @@ def call_of() -> Callable[..., Call]:
 def run() -> Callable[..., list[np.ndarray]]:
     """Return the function that runs a kernel on plain arrays."""
     return _run
+
+
+@pytest.fixture
+def switch() -> Iterator[None]:
+    """Let a test turn Winograd's methods off and on."""
+    before = config.winograd
+    yield
+    config.winograd = before

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -129,13 +128,6 @@ def test_refusals_name_what_is_served(kernel: Kernel, call_of: Any) -> None:
         right = b[::-1] if attrs.transpose_b else b
         call = call_of("matmul", (np.zeros(a, np.float32), np.zeros(right, np.float32)), attrs)
         assert part in (kernel.supports(call) or "")
-
-
-@pytest.fixture
-def switch() -> Iterator[None]:
-    before = config.winograd
-    yield
-    config.winograd = before
 
 
 @pytest.mark.usefixtures("switch")

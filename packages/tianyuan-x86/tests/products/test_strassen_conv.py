@@ -162,13 +162,6 @@ def test_refusals_name_what_is_served(kernel: Kernel, call_of: Any) -> None:
         assert part in (kernel.supports(call) or "")
 
 
-@pytest.fixture
-def switch() -> Iterator[None]:
-    before = config.winograd
-    yield
-    config.winograd = before
-
-
 @pytest.mark.usefixtures("switch")
 def test_the_switch_of_winograd_leaves_it_out() -> None:
     rng = np.random.default_rng(5)

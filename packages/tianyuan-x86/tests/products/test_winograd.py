@@ -215,13 +215,6 @@ def test_taps_between_meet_odd_samples_alone(lanes: int) -> None:
         np.testing.assert_allclose(found, (g @ w[o, c] @ g.T).ravel(), rtol=1e-6, atol=1e-7)
 
 
-@pytest.fixture
-def switch() -> Iterator[None]:
-    before = config.winograd
-    yield
-    config.winograd = before
-
-
 @pytest.mark.usefixtures("switch")
 def test_the_switch_leaves_winograd_out() -> None:
     x, w, want = _case(0)

@@ -175,13 +175,6 @@ def test_products_of_transformed_polynomials_interpolate_the_convolution() -> No
     np.testing.assert_array_equal(g[6], [0, 0, 0, 0, 0, 0, 1])
 
 
-@pytest.fixture
-def switch() -> Iterator[None]:
-    before = config.winograd
-    yield
-    config.winograd = before
-
-
 def test_changing_weights_are_transformed_in_the_program() -> None:
     convolve = jit.trace(lambda v, w: F.conv2d(v, w, stride=2, padding=3))
     for index in (1, 0):
