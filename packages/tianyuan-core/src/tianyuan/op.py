@@ -119,6 +119,29 @@ class NoAttrs:
 NO_ATTRS = NoAttrs()
 
 Specs = tuple[TensorSpec, ...]
+
+
+@record()
+class Work:
+    """The arithmetic of a call as the op defines it, whatever an algorithm saves of it.
+
+    Attributes:
+        products: multiplications, each with the addition that takes it.
+        others: all other operations.
+
+    >>> Work(products=30, others=10).operations
+    70
+    """
+
+    products: int = 0
+    others: int = 0
+
+    @property
+    def operations(self) -> int:
+        """Return their number, where a multiplication and its addition are two."""
+        return 2 * self.products + self.others
+
+
 Infer = Callable[[Specs, Any], Specs]
 Reference = Callable[[Sequence[np.ndarray], Any], Sequence[np.ndarray]]
 
@@ -141,6 +164,8 @@ class GradContext:
         self.needs = needs
 
 
+# Takes the inputs' specs, the outputs' and the attrs.
+Count = Callable[[Specs, Specs, Any], Work]
 # Takes the context and one gradient per output (None where it is zero); returns one per input.
 Grad = Callable[[GradContext, "tuple[Tensor | None, ...]"], "Sequence[Tensor | None]"]
 Decompose = Callable[["tuple[Tensor, ...]", Any], "Tensor | Sequence[Tensor]"]
@@ -158,6 +183,8 @@ class Op:
         decompose: the op as a function in terms of other ops; gives reference and gradient.
         attrs: frozen dataclass of its attributes, of the field types that abi.py knows.
         n_inputs: count of inputs, or (least, most); most -1 means any number.
+        work: how much arithmetic a call takes; None means one operation for each element of the
+            largest operand, and nothing where elements are only moved or made.
         version: raised when the meaning of attrs or outputs changes.
         takes_complex: whether inputs may be complex; inference refuses them otherwise. Movement
             and indexing take them anyway.
@@ -178,6 +205,7 @@ class Op:
     decompose: Decompose | None = None
     attrs: type = NoAttrs
     n_inputs: int | tuple[int, int] = 1
+    work: Count | None = None
     version: int = 1
     pure: bool = True
     family: str = ""
@@ -198,6 +226,14 @@ class Op:
         """
         given = self.attrs(**attrs) if attrs or self.attrs is not NoAttrs else NO_ATTRS
         return operands[0]._apply(self, operands, given)
+
+    def work_of(self, inputs: Specs, outputs: Specs, attrs: Any) -> Work:
+        """Return how much arithmetic a call takes."""
+        if self.work is not None:
+            return self.work(inputs, outputs, attrs)
+        if self.family in ("movement", "creation", "indexing"):
+            return Work()
+        return Work(others=max((spec.size for spec in (*inputs, *outputs)), default=0))
 
     def check_count(self, count: int) -> None:
         """Raise AttrError where the number of inputs is not one that the op takes."""

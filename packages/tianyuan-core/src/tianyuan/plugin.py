@@ -22,7 +22,7 @@ from .kernel import (
     bytes_cost,
 )
 from .native import functions_of_table
-from .op import Op, TensorSpec
+from .op import Op, TensorSpec, Work
 
 API = (1, 0)
 
@@ -40,6 +40,7 @@ __all__ = [
     "Layouts",
     "Op",
     "TensorSpec",
+    "Work",
     "bytes_cost",
     "encode_attrs",
     "functions_of_table",

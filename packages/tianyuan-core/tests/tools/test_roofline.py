@@ -17,6 +17,8 @@ from tianyuan.cli.page import roofline_page
 from tianyuan.functional.quantized import conv_bias_activation, quint8
 from tianyuan.graph.explain import StepReport
 from tianyuan.graph.roofline import Peaks, Roofline, hold, measure_peaks, roofline
+from tianyuan.kernel import Kernel
+from tianyuan.op import Op, Work
 
 PEAKS = Peaks(flops=100e9, nbytes=10e9, threads=1, others={"int8": 400e9})
 
@@ -94,6 +96,30 @@ def test_operations_of_stored_weights_are_those_of_the_map() -> None:
     op4 = registry.get_op("linear_int4")
     step = steps_of(lambda y: op4(y, halves, groups, has_bias=False, group=32), x)["linear_int4"]
     assert step.flops == 2 * 5 * 7 * 64
+
+
+def flops_of_own(**fields: Any) -> int:
+    """Return what the report says of a call on (3, 4) of an op that somebody brings."""
+    own = Op("halve_own", infer=lambda specs, attrs: specs, **fields)
+
+    def halve(ctx: Any, inputs: Any, outputs: Any, attrs: Any, workspace: Any) -> None:
+        np.divide(inputs[0], 2, out=outputs[0])
+
+    registry.register_op(own)
+    registry.register_kernels("own", "cpu", [Kernel("halve_own__numpy", own.name, halve)])
+    try:
+        return steps_of(lambda y: own(y), np.ones((3, 4), np.float32))[own.name].flops
+    finally:
+        registry.unregister("own", [own.name])
+
+
+def test_an_op_that_somebody_brings_says_its_work() -> None:
+    def count(inputs: Any, outputs: Any, attrs: Any) -> Work:
+        return Work(products=5 * inputs[0].size, others=outputs[0].size)
+
+    assert flops_of_own(work=count) == 2 * 5 * 12 + 12
+    assert flops_of_own() == 12
+    assert flops_of_own(family="movement") == 0
 
 
 def test_operations_of_pooling_and_of_attention_backwards() -> None:

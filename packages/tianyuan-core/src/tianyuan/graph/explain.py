@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..kernel import PLAIN
-from .arithmetic import FLOAT32, arithmetic_of, in_words, operations
+from .arithmetic import FLOAT32, arithmetic_of, in_words
 from .program import ALIAS, ARENA, Program, Slot, Step
 
 NATIVE, CALLOUT, REFERENCE = "native", "callout", "reference"
@@ -153,6 +153,8 @@ def _report(program: Program, index: int, step: Step) -> StepReport:
     inputs = [program.slots[i] for i in step.inputs]
     outputs = [program.slots[i] for i in step.outputs]
     how = NATIVE if step.kernel.is_native else CALLOUT
+    read = tuple(slot.spec for slot in inputs)
+    work = step.op.work_of(read, tuple(slot.spec for slot in outputs), step.attrs)
     touched = {(i, program.slots[i].nbytes) for i in (*step.inputs, *step.outputs)}
     return StepReport(
         index=index,
@@ -163,11 +165,11 @@ def _report(program: Program, index: int, step: Step) -> StepReport:
         inputs=tuple(map(_slot_text, inputs)),
         outputs=tuple(map(_slot_text, outputs)),
         refusals=step.refusals,
-        flops=operations(step, inputs, outputs),
+        flops=int(work.operations),
         nbytes=sum(size for _, size in touched),
         workspace=step.workspace_size,
         origin=step.origin,
-        arithmetic=arithmetic_of(step),
+        arithmetic=arithmetic_of(step, read, work),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import shapes
 from ..errors import AttrError, DTypeError, ShapeError
-from ..op import GradContext, Op, Specs, TensorSpec, expect_float, expect_same_dtype
+from ..op import GradContext, Op, Specs, TensorSpec, Work, expect_float, expect_same_dtype
 from ..records import record
 from .creation import ARANGE
 from .elementwise import LESS_EQUAL, LOGICAL_AND, WHERE
@@ -151,6 +151,17 @@ def _decompose_backward(inputs: tuple[Any, ...], attrs: Attention) -> Any:
     )
 
 
+def _work(inputs: Specs, outputs: Specs, attrs: Any) -> Work:
+    out, (keys, depth) = outputs[0], inputs[1].shape[-2:]
+    return Work(shapes.volume(out.shape[:-1]) * keys * (depth + out.shape[-1]))
+
+
+def _work_backward(inputs: Specs, outputs: Specs, attrs: Any) -> Work:
+    # The scores anew, then the gradients of weights, values, queries and keys.
+    g, (keys, depth) = inputs[4], inputs[1].shape[-2:]
+    return Work(shapes.volume(g.shape[:-1]) * keys * (3 * depth + 2 * g.shape[-1]))
+
+
 # Vaswani et al., Attention is all you need, 2017.
 ATTENTION = Op(
     "attention",
@@ -159,6 +170,7 @@ ATTENTION = Op(
     decompose=_decompose,
     attrs=Attention,
     n_inputs=(3, 4),
+    work=_work,
     family="matmul",
 )
 # Query, key, value, the result, its gradient and perhaps a mask; returns the gradients of the first
@@ -169,6 +181,7 @@ ATTENTION_BACKWARD = Op(
     decompose=_decompose_backward,
     attrs=Attention,
     n_inputs=(5, 6),
+    work=_work_backward,
     family="matmul",
 )
 OPS: tuple[Op, ...] = (ATTENTION, ATTENTION_BACKWARD)

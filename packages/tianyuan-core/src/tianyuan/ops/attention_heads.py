@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import shapes
 from ..errors import AttrError, ShapeError
-from ..op import Ints, Op, Specs, TensorSpec
+from ..op import Ints, Op, Specs, TensorSpec, Work
 from ..records import record
 from .attention import ATTENTION, Attention, result_of
 from .shape import CONCAT, RESHAPE, SLICE, TRANSPOSE
@@ -97,6 +97,11 @@ def _decompose(inputs: tuple[Any, ...], attrs: AttentionHeads) -> Any:
     return RESHAPE(rows, shape=(*rows.shape[:-2], attrs.heads * attrs.width))
 
 
+def _work(inputs: Specs, outputs: Specs, attrs: AttentionHeads) -> Work:
+    scores = shapes.volume(outputs[0].shape[:-1]) * attrs.heads * inputs[1].shape[-2]
+    return Work(scores * (attrs.depth + attrs.width))
+
+
 # Queries (..., L, columns), keys and values (..., S, columns), and perhaps a mask, as attention
 # takes it, that broadcasts to (..., heads, L, S); gives (..., L, heads * width).
 ATTENTION_HEADS = Op(
@@ -105,6 +110,7 @@ ATTENTION_HEADS = Op(
     decompose=_decompose,
     attrs=AttentionHeads,
     n_inputs=(3, 4),
+    work=_work,
     family="matmul",
 )
 OPS: tuple[Op, ...] = (ATTENTION_HEADS,)

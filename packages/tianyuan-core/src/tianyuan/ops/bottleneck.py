@@ -7,7 +7,17 @@ from typing import Any
 
 from .. import shapes
 from ..errors import AttrError, ShapeError
-from ..op import Floats, Ints, Op, Specs, TensorSpec, expect_float, expect_rank, expect_same_dtype
+from ..op import (
+    Floats,
+    Ints,
+    Op,
+    Specs,
+    TensorSpec,
+    Work,
+    expect_float,
+    expect_rank,
+    expect_same_dtype,
+)
 from ..records import record
 from .conv import CONV2D, Conv2d, check_ints, convolved
 from .epilogue import ACTIVATIONS, activate
@@ -121,6 +131,14 @@ def _decompose(inputs: tuple[Any, ...], attrs: Bottleneck) -> Any:
     return activate(y, attrs.projected, *bounds[2])
 
 
+def _work(inputs: Specs, outputs: Specs, attrs: Bottleneck) -> Work:
+    x, y = inputs[0], outputs[0]
+    weights = [spec for spec in inputs[1:] if spec.ndim == 4]
+    expand = weights.pop(0).size if attrs.expands else 0
+    read, written = (spec.shape[0] * shapes.volume(spec.shape[2:]) for spec in (x, y))
+    return Work(read * expand + written * (weights[0].size + weights[1].size))
+
+
 # Sandler et al., MobileNetV2: inverted residuals and linear bottlenecks, 2018.
 BOTTLENECK = Op(
     OP,
@@ -128,6 +146,7 @@ BOTTLENECK = Op(
     decompose=_decompose,
     attrs=Bottleneck,
     n_inputs=(5, 8),
+    work=_work,
     family="conv",
 )
 OPS: tuple[Op, ...] = (BOTTLENECK,)

@@ -15,6 +15,7 @@ from ..op import (
     Op,
     Specs,
     TensorSpec,
+    Work,
     expect_float,
     expect_rank,
     expect_same_dtype,
@@ -324,6 +325,23 @@ def _decompose_fused(inputs: tuple[Any, ...], attrs: Conv2dFused) -> Any:
     return activate(y, attrs.activation, attrs.lower, attrs.upper)
 
 
+def work(inputs: Specs, outputs: Specs, attrs: Any) -> Work:
+    """Count a convolution: each output takes as many products as a filter holds."""
+    return Work(outputs[0].size * _filter_size(inputs[1]))
+
+
+def _work_data(inputs: Specs, outputs: Specs, attrs: Any) -> Work:
+    return Work(inputs[0].size * _filter_size(inputs[1]))
+
+
+def _work_weight(inputs: Specs, outputs: Specs, attrs: Any) -> Work:
+    return Work(inputs[1].size * _filter_size(outputs[0]))
+
+
+def _filter_size(weight: TensorSpec) -> int:
+    return shapes.volume(weight.shape[1:])
+
+
 CONV2D = Op(
     "conv2d",
     infer=_infer,
@@ -331,6 +349,7 @@ CONV2D = Op(
     grad=_grad,
     attrs=Conv2d,
     n_inputs=2,
+    work=work,
     family="conv",
 )
 CONV2D_FUSED = Op(
@@ -339,6 +358,7 @@ CONV2D_FUSED = Op(
     decompose=_decompose_fused,
     attrs=Conv2dFused,
     n_inputs=(2, 4),
+    work=work,
     family="conv",
 )
 CONV2D_BACKWARD_DATA = Op(
@@ -348,6 +368,7 @@ CONV2D_BACKWARD_DATA = Op(
     grad=_grad_data,
     attrs=Conv2dBackwardData,
     n_inputs=2,
+    work=_work_data,
     family="conv",
 )
 CONV2D_BACKWARD_WEIGHT = Op(
@@ -357,6 +378,7 @@ CONV2D_BACKWARD_WEIGHT = Op(
     grad=_grad_weight,
     attrs=Conv2dBackwardWeight,
     n_inputs=2,
+    work=_work_weight,
     family="conv",
 )
 OPS: tuple[Op, ...] = (CONV2D, CONV2D_FUSED, CONV2D_BACKWARD_DATA, CONV2D_BACKWARD_WEIGHT)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..dtypes import as_dtype, is_float
 from ..errors import AttrError, DTypeError, ShapeError
-from ..op import NoAttrs, Op, Specs, TensorSpec
+from ..op import NoAttrs, Op, Specs, TensorSpec, Work
 from . import attrs as a
 from . import elementwise
 from .codes import ELEMENTWISE
@@ -78,12 +78,17 @@ def _decompose(inputs: tuple[Any, ...], attrs: a.FusedElementwise) -> Any:
     return _read(registers, attrs.outputs)
 
 
+def _work(inputs: Specs, outputs: Specs, attrs: a.FusedElementwise) -> Work:
+    return Work(others=outputs[0].size * len(instructions(attrs)))
+
+
 FUSED_ELEMENTWISE = Op(
     "fused_elementwise",
     infer=_infer,
     decompose=_decompose,
     attrs=a.FusedElementwise,
     n_inputs=(1, -1),
+    work=_work,
     family="elementwise",
 )
 

@@ -10,7 +10,7 @@ import numpy as np
 from .. import shapes
 from ..dtypes import is_float
 from ..errors import DTypeError, ShapeError
-from ..op import GradContext, Op, Specs, TensorSpec, expect_same_dtype
+from ..op import GradContext, Op, Specs, TensorSpec, Work, expect_same_dtype
 from ..records import record
 from .epilogue import activate, check_epilogue
 from .operand import unbroadcast
@@ -120,6 +120,11 @@ def _decompose_fused(inputs: tuple[Any, ...], attrs: MatmulFused) -> Any:
     return activate(y, attrs.activation, attrs.lower, attrs.upper)
 
 
+def work(inputs: Specs, outputs: Specs, attrs: Any) -> Work:
+    """Count a matrix product: each output takes as many products as a row holds."""
+    return Work(outputs[0].size * inputs[0].shape[-2 if attrs.transpose_a else -1])
+
+
 MATMUL = Op(
     "matmul",
     infer=_infer,
@@ -127,6 +132,7 @@ MATMUL = Op(
     grad=_grad,
     attrs=Matmul,
     n_inputs=2,
+    work=work,
     family="matmul",
 )
 MATMUL_FUSED = Op(
@@ -135,6 +141,7 @@ MATMUL_FUSED = Op(
     decompose=_decompose_fused,
     attrs=MatmulFused,
     n_inputs=(2, 4),
+    work=work,
     family="matmul",
 )
 OPS: tuple[Op, ...] = (MATMUL, MATMUL_FUSED)

@@ -10,11 +10,13 @@ import numpy as np
 from .. import shapes
 from ..errors import AttrError, DTypeError, ShapeError
 from ..op import (
+    Count,
     GradContext,
     Ints,
     Op,
     Specs,
     TensorSpec,
+    Work,
     expect_float,
     expect_rank,
     expect_same_dtype,
@@ -331,7 +333,14 @@ def _grad_adaptive_avg_backward(ctx: GradContext, grads: Any) -> Sequence[Any]:
     return (None if gx is None else ADAPTIVE_AVG_POOL2D(gx, size=g.shape[2:]),)
 
 
-def _max_family(prefix: str, attrs: type, extent: Extent) -> tuple[Op, Op, Op]:
+def work(inputs: Specs, outputs: Specs, attrs: Any) -> Work:
+    """Count a pooling: each output looks at every element of its window."""
+    return Work(others=outputs[0].size * shapes.volume(attrs.kernel))
+
+
+def _max_family(
+    prefix: str, attrs: type, extent: Extent, count: Count | None = None
+) -> tuple[Op, Op, Op]:
     """Declare a max pooling, its gradient, and the picking that is the gradient's gradient."""
     names = (f"{prefix}max_pool2d", f"{prefix}max_pool2d_backward", f"{prefix}max_pool2d_pick")
     return (
@@ -341,6 +350,7 @@ def _max_family(prefix: str, attrs: type, extent: Extent) -> tuple[Op, Op, Op]:
             reference=_reference_max,
             grad=_grad_max,
             attrs=attrs,
+            work=count,
             family="pool",
         ),
         Op(
@@ -364,7 +374,7 @@ def _max_family(prefix: str, attrs: type, extent: Extent) -> tuple[Op, Op, Op]:
     )
 
 
-MAX_POOL2D, MAX_POOL2D_BACKWARD, MAX_POOL2D_PICK = _max_family("", Pool2d, pooled)
+MAX_POOL2D, MAX_POOL2D_BACKWARD, MAX_POOL2D_PICK = _max_family("", Pool2d, pooled, work)
 ADAPTIVE_MAX_POOL2D, ADAPTIVE_MAX_POOL2D_BACKWARD, ADAPTIVE_MAX_POOL2D_PICK = _max_family(
     "adaptive_", Size2d, adapted
 )
@@ -374,6 +384,7 @@ AVG_POOL2D = Op(
     reference=_reference_avg,
     grad=_grad_avg,
     attrs=AvgPool2d,
+    work=work,
     family="pool",
 )
 AVG_POOL2D_BACKWARD = Op(

@@ -10,11 +10,12 @@ import numpy as np
 from .. import shapes
 from ..dtypes import as_dtype
 from ..errors import AttrError, DTypeError, ShapeError
-from ..op import DTypeName, Floats, Ints, Op, QuantParams, Specs, TensorSpec
+from ..op import Count, DTypeName, Floats, Ints, Op, QuantParams, Specs, TensorSpec
 from ..records import record
 from . import quantized_rules as rules
 from .conv import output_size
 from .pool import Window, adapted, adaptive_windows, pooled, windows
+from .pool import work as work_of_pool
 
 Arrays = Sequence[np.ndarray]
 
@@ -323,6 +324,7 @@ def _op(
     reference: Callable[[Arrays, Any], Arrays],
     attrs: type,
     n_inputs: int | tuple[int, int] = 1,
+    work: Count | None = None,
 ) -> Op:
     return Op(
         name,
@@ -330,6 +332,7 @@ def _op(
         reference=reference,
         attrs=attrs,
         n_inputs=n_inputs,
+        work=work,
         family="quantized",
         differentiable=False,
     )
@@ -343,7 +346,9 @@ ADD_QUANTIZED = _op("add_quantized", _add_infer, _add_reference, AddQuantized, 2
 CONCAT_QUANTIZED = _op(
     "concat_quantized", _concat_infer, _concat_reference, ConcatQuantized, (1, -1)
 )
-AVG_POOL2D_QUANTIZED = _op("avg_pool2d_quantized", _avg_infer, _avg_reference, AvgPool2dQuantized)
+AVG_POOL2D_QUANTIZED = _op(
+    "avg_pool2d_quantized", _avg_infer, _avg_reference, AvgPool2dQuantized, work=work_of_pool
+)
 ADAPTIVE_AVG_POOL2D_QUANTIZED = _op(
     "adaptive_avg_pool2d_quantized",
     _adaptive_infer,

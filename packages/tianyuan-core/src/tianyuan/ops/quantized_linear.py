@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import AttrError, ShapeError
-from ..op import Op, Specs, TensorSpec
+from ..op import Op, Specs, TensorSpec, Work
 from ..records import record
 from . import quantized_rules as rules
 
@@ -141,12 +141,18 @@ def _int4_reference(arrays: Arrays, attrs: LinearInt4) -> Arrays:
     return (y.astype(np.float32),)
 
 
+def _work(inputs: Specs, outputs: Specs, attrs: Any) -> Work:
+    # Of the input, since a stored weight may hold two values in a byte.
+    return Work(outputs[0].size * inputs[0].shape[-1])
+
+
 LINEAR_DYNAMIC = Op(
     "linear_dynamic",
     infer=_dynamic_infer,
     reference=_dynamic_reference,
     attrs=LinearDynamic,
     n_inputs=(3, 4),
+    work=_work,
     family="quantized",
     differentiable=False,
 )
@@ -156,6 +162,7 @@ LINEAR_INT4 = Op(
     reference=_int4_reference,
     attrs=LinearInt4,
     n_inputs=(3, 4),
+    work=_work,
     family="quantized",
     differentiable=False,
 )

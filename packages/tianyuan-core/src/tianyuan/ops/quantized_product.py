@@ -13,6 +13,8 @@ from ..op import DTypeName, Floats, Ints, Op, Specs, TensorSpec, expect_rank
 from ..records import record
 from . import quantized_rules as rules
 from .conv import convolved, output_size, taps
+from .conv import work as work_of_conv
+from .matmul import work as work_of_matmul
 
 Arrays = Sequence[np.ndarray]
 
@@ -180,6 +182,7 @@ CONV2D_QUANTIZED = Op(
     reference=_conv_reference,
     attrs=Conv2dQuantized,
     n_inputs=(2, 4),
+    work=work_of_conv,
     family="quantized",
     differentiable=False,
 )
@@ -189,6 +192,7 @@ MATMUL_QUANTIZED = Op(
     reference=_matmul_reference,
     attrs=MatmulQuantized,
     n_inputs=(2, 4),
+    work=work_of_matmul,
     family="quantized",
     differentiable=False,
 )

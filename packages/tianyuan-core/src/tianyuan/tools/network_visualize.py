@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,47 +26,6 @@ def _size(var: VarNode) -> int:
     return math.prod(map(int, var.shape))
 
 
-def _weighted(opr: OpNode) -> int:
-    """Count a convolution: every result needs as many products as a filter holds."""
-    return _size(opr.outputs[0]) * math.prod(map(int, opr.inputs[1].shape[1:]))
-
-
-def _transposed(opr: OpNode) -> int:
-    return _size(opr.inputs[0]) * math.prod(map(int, opr.inputs[1].shape[1:]))
-
-
-def _product(opr: OpNode) -> int:
-    inner = opr.inputs[0].shape[-2 if opr.params.transpose_a else -1]
-    return _size(opr.outputs[0]) * int(inner)
-
-
-def _linear(opr: OpNode) -> int:
-    # Of the input, since a stored weight may hold two values in a byte.
-    return _size(opr.outputs[0]) * int(opr.inputs[0].shape[-1])
-
-
-def _attended(opr: OpNode) -> int:
-    out, (keys, depth) = opr.outputs[0], opr.inputs[1].shape[-2:]
-    rows = _size(out) // max(int(out.shape[-1]), 1)
-    return rows * int(keys) * (int(depth) + int(out.shape[-1]))
-
-
-def _pooled(opr: OpNode) -> int:
-    window: int = math.prod(opr.params.kernel)
-    return _size(opr.outputs[0]) * window
-
-
-_RULES: dict[str, Callable[[OpNode], int]] = {
-    "conv2d": _weighted, "conv2d_fused": _weighted, "conv2d_quantized": _weighted,
-    "conv2d_backward_data": _transposed,
-    "matmul": _product, "matmul_fused": _product, "matmul_quantized": _product,
-    "linear_dynamic": _linear, "linear_int4": _linear,
-    "attention": _attended,
-    "max_pool2d": _pooled, "avg_pool2d": _pooled, "avg_pool2d_quantized": _pooled,
-}  # fmt: skip
-_FREE = frozenset({"movement", "creation", "indexing"})
-
-
 def operations(opr: OpNode) -> int:
     """Return the operations of an operator; a product with its sum counts as one.
 
@@ -76,11 +34,11 @@ def operations(opr: OpNode) -> int:
     >>> operations((x @ net.make_const(np.ones((3, 5), "float32"))).owner)
     30
     """
-    if opr.op is None or opr.op.family in _FREE:
+    if opr.op is None:
         return 0
-    if opr.op.name in _RULES:
-        return _RULES[opr.op.name](opr)
-    return max(map(_size, (*opr.inputs, *opr.outputs)))
+    inputs, outputs = (tuple(var._spec for var in row) for row in (opr.inputs, opr.outputs))
+    work = opr.op.work_of(inputs, outputs, opr.params)
+    return int(work.products + work.others)
 
 
 def _inputs(network: Network) -> list[VarNode]:
