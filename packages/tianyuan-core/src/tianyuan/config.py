@@ -3,9 +3,8 @@
 Attributes:
     winograd: whether Winograd convolutions, and products and 1 x 1 convolutions by Strassen's
         method in Winograd's form, may serve in traced and loaded programs; they are faster and err
-        more. Errors, NaN and infinities may then reach other values of one image, or rows of one
-        matrix: also other samples, where the input is (sequence, batch, columns). Starts as False
-        where the environment variable TIANYUAN_WINOGRAD is ``0``.
+        more. Errors, NaN and infinities may then reach other values of one image, never other
+        samples. Starts as False where the environment variable TIANYUAN_WINOGRAD is ``0``.
     benchmark_kernel: whether traced and loaded programs choose kernels by measured time (policy
         ``profile``) instead of estimated cost. Eager calls keep to the estimate: timing every
         kernel on each new shape would cost more than it gains.

@@ -103,6 +103,7 @@ TY_INLINE float vhsum(vf a) {
   q = _mm_add_ps(q, _mm_movehl_ps(q, q));
   return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
 }
+TY_INLINE int32_t vi_hmax(vi a) { return _mm512_reduce_max_epi32(a); }
 
 // IEEE half and bfloat16 to and from float lanes; narrowing rounds half to even.
 TY_INLINE vf vload_f16(const uint16_t *p) {
@@ -207,6 +208,11 @@ TY_INLINE float vhsum(vf a) {
   __m128 q = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
   q = _mm_add_ps(q, _mm_movehl_ps(q, q));
   return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
+}
+TY_INLINE int32_t vi_hmax(vi a) {
+  __m128i q = _mm_max_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+  q = _mm_max_epi32(q, _mm_shuffle_epi32(q, 0x4e));
+  return _mm_cvtsi128_si32(_mm_max_epi32(q, _mm_shuffle_epi32(q, 0xb1)));
 }
 
 TY_INLINE vf vload_f16(const uint16_t *p) {

@@ -1,5 +1,5 @@
-// matmul and matmul_fused in float32 by one level of Strassen's method: rows of an item of the
-// batch meet each other only, and rows or columns are cut into pieces for the threads.
+// matmul and matmul_fused in float32 by one level of Strassen's method: rows or columns are cut
+// into pieces for the threads.
 #include "strassen.hpp"
 #include "kernel.hpp"
 
@@ -43,7 +43,7 @@ int run(const ty_ctx *ctx, Strassen s, const ty_tensor &a, const ty_tensor &out,
       const int64_t lower = (i1 - i0) / 2, column = part % column_parts, row = part / column_parts;
       const int64_t r0 = lower * row / row_parts, r1 = lower * (row + 1) / row_parts;
       multiply_strassen(one,
-                        {i0 + r0, r1 - r0, lower, pairs * column / column_parts,
+                        {i0 + r0, r1 - r0, i0, lower, pairs * column / column_parts,
                          pairs * (column + 1) / column_parts},
                         scratch);
     }

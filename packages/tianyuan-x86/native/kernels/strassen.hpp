@@ -8,6 +8,10 @@
 //
 // T is made for two panels at a time, each sum while the product before it reads what is
 // subtracted: there it hides behind multiplications.
+//
+// Rows of a meet in S, and may be of different samples. An infinity would reach the other row, and
+// so would the rounding errors of much larger values. So S is used only where no row is much larger
+// than the one that it meets; elsewhere the block takes eight ordinary products of the quarters.
 #pragma once
 
 #include "epilogue.hpp"
@@ -18,8 +22,11 @@ namespace TY_ISA {
 // Rows of a block and terms of a block, as in src/tianyuan_x86/kernels/strassen.py.
 enum { STRASSEN_ROWS = 24 * TILE_ROWS, STRASSEN_TERMS = 768 };
 
+// Largest magnitude of rows whose sums meet, and how many times another row's it may be.
+constexpr float STRASSEN_MOST = 1e30f, STRASSEN_RATIO = 16.0f;
+
 // Left and right operands, and where sums go: results, or P or W.
-enum Left { A11, A12, S1, S2, S4, S3, A22, PRODUCTS };
+enum Left { A11, A12, S1, S2, S4, S3, A22, PRODUCTS, A21 = PRODUCTS, LEFTS };
 enum Right { B11, B21, B12, B22, T1, T2, T3, T4, RIGHTS };
 enum Target { TO_P, TO_W, TO_RESULT };
 
@@ -49,6 +56,18 @@ constexpr Turn TURNS[PRODUCTS] = {
     {A22, T4, true, false, TO_RESULT, true, false, false, B11, T1},
 };
 
+// The ordinary products.
+constexpr Turn ORDINARY[] = {
+    {A11, B11, false, false, TO_P, false, false, false, B11, T1},
+    {A12, B21, true, false, TO_RESULT, false, false, false, B11, T1},
+    {A11, B12, false, false, TO_P, false, false, false, B11, T1},
+    {A12, B22, true, false, TO_RESULT, false, true, false, B11, T1},
+    {A21, B11, false, false, TO_P, false, false, false, B11, T1},
+    {A22, B21, true, false, TO_RESULT, true, false, false, B11, T1},
+    {A21, B12, false, false, TO_P, false, false, false, B11, T1},
+    {A22, B22, true, false, TO_RESULT, true, true, false, B11, T1},
+};
+
 }  // namespace
 
 // c = activation(a b + bias + residual) of one matrix; m and k are even, n of whole pairs of
@@ -65,10 +84,10 @@ struct Strassen {
 // Floats of workspace that a call takes.
 int64_t strassen_workspace(int64_t m, int64_t k);
 
-// Rows [row, row + rows) with those `lower` further, which they meet, and pairs of panels
-// [first, last).
+// Rows [row, row + rows) with those `lower` further, which they meet, of a block of rows that
+// begins at `block`, and pairs of panels [first, last).
 struct StrassenPiece {
-  int64_t row, rows, lower, first, last;
+  int64_t row, rows, block, lower, first, last;
 };
 
 void multiply_strassen(const Strassen &s, const StrassenPiece &piece, float *workspace);

@@ -24,21 +24,48 @@ struct Work {
   int64_t depth, k0;        // terms of a quarter, first term
   bool first, last;         // block of k
   bool smooth;              // more than bounds follows in the last block
-  Operand operands[PRODUCTS];
+  bool ordinary;            // products
+  Operand operands[LEFTS];
   float *p, *w, *tile;  // half x panel each; results of a tile before a smooth activation
   float *t;             // four sums of quarters of two panels of b
 };
 
-// The sums of quarters of a, and the quarters where their rows would evict one another.
-void add_quarters(Work *work, float *to) {
+// Of magnitudes as integers, which are in the order of the floats; those of NaN are the largest.
+TY_INLINE vi larger(vi magnitudes, vf x) {
+  return vi_max(magnitudes, vi_and(vf_as_vi(x), vi_set1(0x7fffffff)));
+}
+
+// Whether two rows of these magnitudes may meet.
+bool alike(vi magnitudes, vi others) {
+  const int32_t bits[] = {vi_hmax(magnitudes), vi_hmax(others)};
+  float most[2];
+  memcpy(most, bits, sizeof bits);
+  return most[0] <= STRASSEN_MOST && most[1] <= STRASSEN_MOST &&
+         most[0] <= STRASSEN_RATIO * most[1] && most[1] <= STRASSEN_RATIO * most[0];
+}
+
+void read_in_place(Work *work) {
+  const int64_t k = work->s.k;
+  const float *const upper = work->s.a + work->i0 * k + work->k0, *lower = upper + work->lower * k;
+  work->operands[A11] = {upper, k};
+  work->operands[A12] = {upper + work->depth, k};
+  work->operands[A21] = {lower, k};
+  work->operands[A22] = {lower + work->depth, k};
+}
+
+// The sums of quarters of a, and the quarters where their rows would evict one another. Returns
+// whether all rows that meet are alike.
+bool add_quarters(Work *work, float *to) {
   const int64_t k = work->s.k, half = work->half, depth = work->depth;
   const float *a11 = work->s.a + work->i0 * k + work->k0, *a12 = a11 + depth;
   const float *a21 = a11 + work->lower * k, *a22 = a21 + depth;
   const bool copies = k % 1024 == 0;
+  bool all_alike = true;
   const int64_t size = half * depth + STAGGER;
   float *const s1 = to, *const s2 = to + size, *const s3 = to + 2 * size, *const s4 = to + 3 * size;
   float *const copy = to + 4 * size;
-  for (int64_t i = 0; i < half; ++i)
+  for (int64_t i = 0; i < half; ++i) {
+    vi upper = vi_set1(0), lower = vi_set1(0);
     for (int64_t j = 0; j < depth; j += VF) {
       const vtail tail = vtail_of(depth - j);
       const vf x11 = vload_tail(a11 + i * k + j, tail), x12 = vload_tail(a12 + i * k + j, tail);
@@ -54,18 +81,42 @@ void add_quarters(Work *work, float *to) {
       put(s2, y2);
       put(s3, vsub(x21, x11));
       put(s4, vsub(x12, y2));
+      upper = larger(larger(upper, x11), x12);
+      lower = larger(larger(lower, x21), x22);
       if (!copies) continue;
       put(copy, x11);
       put(copy + size, x12);
       put(copy + 2 * size, x22);
     }
+    all_alike &= alike(upper, lower);
+  }
+  read_in_place(work);
   work->operands[S1] = {s1, depth};
   work->operands[S2] = {s2, depth};
   work->operands[S3] = {s3, depth};
   work->operands[S4] = {s4, depth};
-  work->operands[A11] = copies ? Operand{copy, depth} : Operand{a11, k};
-  work->operands[A12] = copies ? Operand{copy + size, depth} : Operand{a12, k};
-  work->operands[A22] = copies ? Operand{copy + 2 * size, depth} : Operand{a22, k};
+  if (!copies) return all_alike;
+  work->operands[A11] = {copy, depth};
+  work->operands[A12] = {copy + size, depth};
+  work->operands[A22] = {copy + 2 * size, depth};
+  return all_alike;
+}
+
+// The same of rows that other pieces add up: blocks of rows are computed in one way, so that
+// results do not depend on the number of threads.
+bool are_alike(const Work &work, int64_t begin, int64_t end) {
+  const int64_t k = work.s.k, size = 2 * work.depth;
+  for (int64_t i = begin; i < end; ++i) {
+    const float *const row = work.s.a + i * k + work.k0, *const met = row + work.lower * k;
+    vi upper = vi_set1(0), lower = vi_set1(0);
+    for (int64_t j = 0; j < size; j += VF) {
+      const vtail tail = vtail_of(size - j);
+      upper = larger(upper, vload_tail(row + j, tail));
+      lower = larger(lower, vload_tail(met + j, tail));
+    }
+    if (!alike(upper, lower)) return false;
+  }
+  return true;
 }
 
 // A tile of c: what is added to its sums and where it goes.
@@ -197,14 +248,19 @@ void multiply_pair(const Work &work, int64_t pair, bool fetches) {
   float *const t3 = t2 + size + STAGGER, *const t4 = t3 + size + STAGGER;
   float *const sums[] = {t1, t2, t3, t4};
   const float *const panels[RIGHTS] = {b, b21, far, b22, t1, t2, t3, t4};
-  if (!AHEAD_SUBTRACTS) add_panels(work, b, far);
-  for (const Turn &turn : TURNS) {
+  const auto run_turn = [&](const Turn &turn) {
     const float *const minuend = turn.makes ? panels[turn.minuend] : nullptr;
     const float *const from = turn.from_p ? p : nullptr, *const plus = turn.plus_w ? w : nullptr;
     float *const to = turn.to == TO_RESULT ? nullptr : turn.to == TO_W ? w : p;
     run_step(work, {turn.left, panels[turn.right], minuend, sums[turn.difference - T1], next, from,
                     plus, to, turn.lower_rows ? work.lower : 0, turn.right_columns ? right : left});
+  };
+  if (work.ordinary) {
+    for (const Turn &turn : ORDINARY) run_turn(turn);
+    return;
   }
+  if (!AHEAD_SUBTRACTS) add_panels(work, b, far);
+  for (const Turn &turn : TURNS) run_turn(turn);
   finish(work, result_of(work, work.lower, right), p, w, work.half);
 }
 
@@ -219,7 +275,7 @@ int64_t strassen_workspace(int64_t m, int64_t k) {
 void multiply_strassen(const Strassen &s, const StrassenPiece &piece, float *workspace) {
   const int64_t blocks = (s.k + STRASSEN_TERMS - 1) / STRASSEN_TERMS, half = piece.rows;
   const bool bounds = as_clip(s.epilogue).activation == ACT_CLIP;
-  Work work = {s,     piece.row, half, piece.lower, 0,       0,       false,
+  Work work = {s,     piece.row, half, piece.lower, 0,       0,       false,  false,
                false, false,     {},   nullptr,     nullptr, nullptr, nullptr};
   work.p = workspace;
   work.w = work.p + half * TILE_LANES;
@@ -232,9 +288,12 @@ void multiply_strassen(const Strassen &s, const StrassenPiece &piece, float *wor
     work.first = block == 0;
     work.last = block == blocks - 1;
     work.smooth = work.last && !bounds;
-    add_quarters(&work, work.t + 4 * (work.depth * TILE_LANES + STAGGER));
+    work.ordinary = !add_quarters(&work, work.t + 4 * (work.depth * TILE_LANES + STAGGER)) ||
+                    !are_alike(work, piece.block, piece.row) ||
+                    !are_alike(work, piece.row + half, piece.block + piece.lower);
+    if (work.ordinary) read_in_place(&work);
     for (int64_t pair = piece.first; pair < piece.last; ++pair)
-      multiply_pair(work, pair, pair + 1 < piece.last);
+      multiply_pair(work, pair, pair + 1 < piece.last && !work.ordinary);
   }
 }
 

@@ -114,6 +114,37 @@ def test_an_item_does_not_depend_on_its_batch(kernel: Kernel, run: Any, call_of:
     _assert_near(kernel, got[::2], want[::2])
 
 
+@pytest.mark.parametrize("kernel", kernels_of("matmul_fused"), ids=str)
+@pytest.mark.parametrize("factor", [np.nan, np.inf, 1e5, 1e-5, 0.0, 1e36])
+def test_a_row_does_not_depend_on_others(
+    kernel: Kernel, factor: float, run: Any, call_of: Any
+) -> None:
+    """Rows may be of different samples, as in (sequence, batch, columns)."""
+    for shape, spoilt in (((2, 74, 1540, 64), 3), ((1, 350, 90, 192), 300), ((1, 16, 1024, 64), 8)):
+        a, b, _ = _operands(kernel, shape)
+        a[0, spoilt] = np.float32(factor) * np.abs(a[0, spoilt])
+        residual = _numbers(np.random.default_rng(1), shape[0], shape[1], shape[3])
+        residual[0, spoilt] = 0
+        right = b.T if _transposed(kernel) else b
+        with np.errstate(invalid="ignore"):
+            want = a.astype(np.float64) @ right + residual
+        attrs = MatmulFused(False, _transposed(kernel), False, True, "relu")
+        results = []
+        for threads in (1, 4, 5):
+            call = call_of("matmul_fused", (a, b, residual), attrs, threads)
+            results.append(run(kernel, call, (a, b, residual))[0])
+        for got in results:
+            np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+            np.testing.assert_array_equal(got, results[0])
+        sums, got = np.maximum(want, 0), results[0]
+        exact = (got == sums) | np.isnan(sums)
+        with np.errstate(invalid="ignore"):
+            error = np.where(exact, 0, np.abs(got - sums))
+        # Of its own row's magnitude, not of the largest one's.
+        bound = 16 * kernel.tolerance * np.abs(want).max(axis=-1, keepdims=True)
+        assert (exact | (error <= bound)).all()
+
+
 @pytest.mark.parametrize("kernel", kernels_of("matmul"), ids=str)
 def test_refusals_name_what_is_served(kernel: Kernel, call_of: Any) -> None:
     other = _transposed(kernel)

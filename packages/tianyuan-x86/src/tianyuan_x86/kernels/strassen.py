@@ -2,9 +2,13 @@
 
 Seven products of quarters instead of eight, in Winograd's form with 15 sums of quarters (Strassen
 1969, Winograd 1971). Weights lie as for ordinary products; sums of their panels are made on the
-way, with AVX-512 while other products read one of the terms. Rows of one matrix meet each other in
-sums of a. So they must belong to one item of a batch, and operands of two axes, whose rows are
-often samples, are refused.
+way, with AVX-512 while other products read one of the terms.
+
+Rows of one matrix meet each other in sums of a. They may be of different samples, as in (sequence,
+batch, columns), so blocks of rows where one holds a NaN or an infinity, or values more than 16
+times those of the row that it meets, take eight ordinary products: a row errs by at most 16 times
+the bound of its own largest result, whatever the others hold. Columns of b meet each other
+unlooked at. They are of samples where b is no weight, so operands of two axes are refused.
 
 Largest error over largest magnitude against float64 on standard normal data, direct in brackets:
 128 x 384 x 1536 1.6e-6 (7e-7), 128 x 1536 x 384 2.0e-6 (1.5e-6).
