@@ -6,6 +6,8 @@ that their products are summed before they are transformed back: 13 x 13 product
 tile of 4 x 4 outputs instead of 784, in sums at 7 x 7 frequencies. Largest error over largest
 magnitude against float64, on standard normal data of ResNet's first layer (3 x 224^2 to 64 x
 112^2): 2.7e-6, directly 5.7e-7; of one to eight channels 3.3e-6; the bound that is stated: 8e-6.
+Images smaller than the kernel are refused: all results may be sums of few small taps there, while
+errors are those of all taps.
 """
 
 from __future__ import annotations
@@ -122,6 +124,8 @@ def _refusal(call: Call) -> str | None:
         return f"serves stride {_STRIDE} and dilation 1, got {g.stride} and {g.dilation}"
     if g.c > _MOST_CHANNELS:
         return f"serves at most {_MOST_CHANNELS} channels, got {g.c}"
+    if min(g.h, g.w) < _KERNEL:
+        return f"serves images of {_KERNEL} x {_KERNEL} pixels or more, got {g.h} x {g.w}"
     return None
 
 
