@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import gc as _gc
 from importlib import import_module
 from typing import Any
 
-import numpy as _numpy  # noqa: F401  # first: nested deeper, its import takes a third longer
+# All that an import makes stays: searching it for garbage would take a tenth of the time.
+_collecting = _gc.isenabled()
+_gc.disable()
+try:
+    import numpy as _numpy  # noqa: F401  # first: nested deeper, its import takes a third longer
 
-from . import aliases as _aliases
-from . import ops as _ops
-from . import plugins as _plugins
-from ._version import __version__
-from .abi import get_include
-from .backends import numpy as _numpy_backend
-from .device import get_default_device, set_default_device
-from .imperative.tensor import Parameter, Tensor
-from .native import get_num_threads, set_num_threads
-from .plugins import PluginRecord
-from .registry import use_backend
+    from . import aliases as _aliases
+    from . import plugins as _plugins
+    from ._version import __version__
+    from .abi import get_include
+    from .backends import numpy as _numpy_backend
+    from .device import get_default_device, set_default_device
+    from .imperative.tensor import Parameter, Tensor
+    from .native import get_num_threads, set_num_threads
+    from .plugins import PluginRecord
+    from .registry import use_backend
 
-_ops.register_all()
-_plugins.load(PluginRecord("numpy", "tianyuan-core", __version__), lambda: _numpy_backend)
-_plugins.discover()
-_aliases.install()
+    _plugins.load(PluginRecord("numpy", "tianyuan-core", __version__), lambda: _numpy_backend)
+    _plugins.discover()
+    _aliases.install()
+finally:
+    if _collecting:
+        _gc.enable()
 
 tensor = Tensor
 

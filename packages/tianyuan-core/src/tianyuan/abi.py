@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Hashable, Iterable
-from dataclasses import fields
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from .dtypes import CODES
@@ -31,14 +30,16 @@ _HEADER = struct.Struct("<IIIHH")
 def get_include() -> str:
     """Return the folder that holds ``tianyuan/abi.h`` and the C++ runtime.
 
-    >>> (Path(get_include()) / "tianyuan" / "abi.h").exists()
+    >>> os.path.exists(os.path.join(get_include(), "tianyuan", "abi.h"))
     True
     """
-    return str(Path(__file__).parent / "include")
+    return os.path.join(os.path.dirname(os.path.abspath(__file__)), "include")
 
 
 @cache
 def _layout_of(attrs_class: Hashable) -> tuple[tuple[str, str], ...]:
+    from dataclasses import fields
+
     return tuple((f.name, str(f.type)) for f in fields(attrs_class))  # type: ignore[arg-type]
 
 
@@ -116,11 +117,10 @@ def generate_header(ops: Iterable[Op]) -> str:
 
 def main() -> None:
     """Write ``include/tianyuan/attrs.h`` anew."""
-    from . import ops, registry
+    from . import registry
 
-    ops.register_all()
-    path = Path(get_include()) / "tianyuan" / "attrs.h"
-    path.write_text(generate_header(registry.all_ops()))
+    with open(os.path.join(get_include(), "tianyuan", "attrs.h"), "w", encoding="utf-8") as file:
+        file.write(generate_header(registry.all_ops()))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -91,6 +90,8 @@ class _Below(_Finder):
         package = sys.modules.get(_ROOT + above)
         if package is None or package.__name__ == _ROOT + above:
             return None
+        from importlib.util import find_spec
+
         target = f"{package.__name__}.{last}"
         return target if find_spec(target) is not None else None
 

@@ -18,7 +18,7 @@ from typing import Protocol
 from .errors import DeviceError
 
 _ALIASES = {"xpu": "cpu", "gpu": "cuda", "multithread": "cpu"}
-_PATTERN = re.compile(r"^([a-z]+?)(x|\d+)?(?::(x|\d+|default)(?::(\d+))?)?$")
+_PATTERN = r"^([a-z]+?)(x|\d+)?(?::(x|\d+|default)(?::(\d+))?)?$"
 
 
 class DeviceType(Enum):
@@ -81,7 +81,9 @@ def parse_device(text: str) -> str:
         >>> [parse_device(text) for text in ("cpux", "multithread4:0", "gpu1")]
         ['cpu', 'cpu', 'cuda:1']
     """
-    match = _PATTERN.match(text) if isinstance(text, str) else None
+    if text == "cpu":
+        return text  # as nearly always; compiling the pattern takes a while
+    match = re.match(_PATTERN, text) if isinstance(text, str) else None
     if match is None:
         raise DeviceError(
             f"device: cannot be parsed, got {text!r}, expected like 'cpu' or 'cuda:0'"

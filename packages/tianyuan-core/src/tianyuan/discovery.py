@@ -10,19 +10,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 
-@dataclass(frozen=True)
 class EntryPoint:
     """One line of a distribution's entry points: ``name = module:attribute``."""
 
-    name: str
-    value: str
-    distribution: str
-    version: str
+    def __init__(self, name: str, value: str, distribution: str, version: str) -> None:
+        self.name = name
+        self.value = value
+        self.distribution = distribution
+        self.version = version
 
     def load(self) -> Any:
         """Import what the entry point names."""

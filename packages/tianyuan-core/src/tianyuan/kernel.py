@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field
 from functools import cached_property
 from typing import Any
 
@@ -123,7 +122,7 @@ PythonRun = Callable[
 ]
 
 
-@record()
+@record(eq=False)
 class CFunction:
     """The address of a ``ty_run``, and whatever must stay alive for it.
 
@@ -132,7 +131,10 @@ class CFunction:
     """
 
     address: int
-    owner: Any = field(default=None, compare=False, repr=False)
+    owner: Any = None
+
+    def __repr__(self) -> str:
+        return f"CFunction(address={self.address})"
 
 
 @record(eq=False)
@@ -185,6 +187,10 @@ class Kernel:
     @property
     def is_native(self) -> bool:
         return isinstance(self.run, CFunction)
+
+    def owned_by(self, backend: str) -> Kernel:
+        """Return this kernel as one that a backend brought."""
+        return self if self.backend == backend else Kernel(**{**vars(self), "backend": backend})
 
     def __repr__(self) -> str:
         return f"Kernel({self.name})"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +89,7 @@ class TensorSpec:
 
     def specialise(self, sizes: dict[str, int]) -> TensorSpec:
         """Return this spec with concrete sizes in place of symbols."""
-        return replace(self, shape=shapes.specialise(self.shape, sizes))
+        return TensorSpec(shapes.specialise(self.shape, sizes), self.dtype, self.device, self.quant)
 
     def __str__(self) -> str:
         text = f"{self.dtype.name}{shapes.format_shape(self.shape)}"
@@ -111,7 +110,7 @@ def intern_spec(spec: TensorSpec) -> TensorSpec:
     return found
 
 
-@dataclass(frozen=True)
+@record()
 class NoAttrs:
     """The attributes of an op that has none."""
 
@@ -171,7 +170,7 @@ Grad = Callable[[GradContext, "tuple[Tensor | None, ...]"], "Sequence[Tensor | N
 Decompose = Callable[["tuple[Tensor, ...]", Any], "Tensor | Sequence[Tensor]"]
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Op:
     """One operator, shared by the imperative and the graph runtime.
 

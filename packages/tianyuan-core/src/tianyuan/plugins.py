@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import traceback
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -29,27 +27,31 @@ class PluginWarning(UserWarning):
     """Warn that a plugin was quarantined."""
 
 
-@dataclass
 class PluginRecord:
     """What became of one plugin.
 
     Attributes:
+        name, distribution, version: as its entry point and its distribution state them.
         state: ``loaded``, ``quarantined`` or ``skipped`` (left out by TIANYUAN_PLUGINS).
         reason: why it is not loaded; empty where it is.
         error: the traceback of what it raised.
+        module: the plugin itself.
+        ops, layouts, devices: the names of what it brought.
+        kernels_asked: the kinds of device that its kernels were asked for.
     """
 
-    name: str
-    distribution: str
-    version: str
-    state: str = LOADED
-    reason: str = ""
-    error: str = ""
-    module: Any = None
-    ops: list[str] = field(default_factory=list)
-    layouts: list[str] = field(default_factory=list)
-    devices: list[str] = field(default_factory=list)
-    kernels_asked: set[str] = field(default_factory=set)
+    def __init__(self, name: str, distribution: str, version: str) -> None:
+        self.name = name
+        self.distribution = distribution
+        self.version = version
+        self.state = LOADED
+        self.reason = ""
+        self.error = ""
+        self.module: Any = None
+        self.ops: list[str] = []
+        self.layouts: list[str] = []
+        self.devices: list[str] = []
+        self.kernels_asked: set[str] = set()
 
     @property
     def title(self) -> str:
@@ -104,6 +106,8 @@ def quarantine(record: PluginRecord, reason: str, error: BaseException | None = 
     """
     record.state, record.reason = QUARANTINED, reason
     if error is not None:
+        import traceback
+
         record.error = "".join(traceback.format_exception(error))
     if record.module is not None and _manager.is_registered(record.module):
         _manager.unregister(record.module)
@@ -219,7 +223,10 @@ def _flat(record: PluginRecord, hook: str, **kwargs: Any) -> list[Any]:
 
 
 def _register(record: PluginRecord) -> None:
-    for op in _flat(record, "tianyuan_ops"):
+    brought = _flat(record, "tianyuan_ops")
+    if brought:
+        registry.all_ops()  # core's own come first, so that a clash is the plugin's fault
+    for op in brought:
         _refuse_taken(op.name, "op", "ops")
         registry.register_op(op)
         record.ops.append(op.name)

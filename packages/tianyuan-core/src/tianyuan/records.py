@@ -1,16 +1,15 @@
 """Declare frozen dataclasses whose methods are generated when they are first used.
 
-Importing core declares some sixty of them and a run uses a few; generating all would take a third
-of the import.
+Importing core declares some sixty of them and a run uses a few. ``dataclasses`` would compile six
+functions for each; here it is asked only for what it alone can tell, a class's fields, and only
+when somebody inspects them.
 """
 
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 T = TypeVar("T")
 
@@ -22,53 +21,63 @@ else:
         return lambda decorator: decorator
 
 
-_lock = threading.RLock()
-
-
 class _Fields:
-    """Generates a class whose fields are asked for; what ``dataclass`` then sets hides it."""
+    """Makes the ``dataclasses.Field`` objects of a record when they are asked for."""
 
-    def __get__(self, cls: Any, owner: type) -> Any:
-        _generate(cls)
-        return cls.__dict__["__dataclass_fields__"]
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        from dataclasses import dataclass
 
-
-class _Generated(type):
-    """The class of a class whose methods are there: calls of it pay nothing."""
-
-
-class _Deferred(type):
-    """The class of a class that becomes a dataclass when it is instantiated or inspected."""
-
-    __dataclass_fields__ = _Fields()
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        _generate(cls)
-        return type.__call__(cls, *args, **kwargs)
+        dataclass(init=False, repr=False, eq=False, match_args=False)(owner)
+        return owner.__dict__["__dataclass_fields__"]  # which now hides this
 
 
 def _generate(cls: Any) -> None:
-    with _lock:
-        if type(cls) is _Deferred:
-            dataclass(frozen=True, **cls.__dict__["_deferred"])(cls)  # type: ignore[arg-type]
-            if cls.__dict__["_deferred"]["eq"]:
-                _tell_zeros_apart(cls)
-            cls.__class__ = _Generated  # type: ignore[assignment]
+    """Add the methods to a class; several threads may, as what they add is the same."""
+    space: dict[str, Any] = {"_set": object.__setattr__, "_class": cls, "_signs": _signs}
+    exec(_source(cls), space)
+    if cls.__dict__.get("__eq__") is _equal:
+        cls.__eq__, cls.__hash__ = space["__eq__"], space["__hash__"]
+    cls.__init__ = space["__init__"]
 
 
-def _tell_zeros_apart(cls: Any) -> None:
-    """Make 0.0 and -0.0 differ, since what is kept under equal records gives other results."""
-    names = [f.name for f in fields(cls) if f.type in ("float", "Floats")]
-    plain = cls.__eq__
+def _init(self: Any, *args: Any, **kwargs: Any) -> None:
+    """Stand in for ``__init__`` until the first call of it."""
+    _generate(type(self))
+    self.__init__(*args, **kwargs)
 
-    def equal(self: Any, other: object) -> Any:
-        same = plain(self, other)
-        if same is not True:
-            return same
-        return all(_signs(getattr(self, name)) == _signs(getattr(other, name)) for name in names)
 
-    if names:
-        cls.__eq__ = equal
+def _equal(self: Any, other: object) -> Any:
+    """Stand in for ``__eq__`` of instances that were unpickled, so never initialised."""
+    _generate(type(self))
+    return self == other
+
+
+def _hash(self: Any) -> int:
+    """Stand in for ``__hash__`` likewise."""
+    _generate(type(self))
+    return hash(self)
+
+
+def _source(cls: Any) -> str:
+    names, members = cls.__match_args__, cls.__dict__
+    given = (f"{name}=_class.{name}" if name in members else name for name in names)
+    values = "(" + "".join(f"{{0}}.{name}, " for name in names) + ")"
+    # Equal records stand for each other's results, in which 0.0 and -0.0 differ.
+    floats = [name for name in names if cls.__annotations__[name] in ("float", "Floats")]
+    signs = "".join(f" and _signs(self.{n}) == _signs(other.{n})" for n in floats)
+    return "\n".join(
+        [
+            f"def __init__(self, {', '.join(given)}):",
+            *(f"    _set(self, {name!r}, {name})" for name in names),
+            "    self.__post_init__()" if hasattr(cls, "__post_init__") else "    return",
+            "def __eq__(self, other):",
+            "    if other.__class__ is not self.__class__:",
+            "        return NotImplemented",
+            f"    return {values.format('self')} == {values.format('other')}{signs}",
+            "def __hash__(self):",
+            f"    return hash({values.format('self')})",
+        ]
+    )
 
 
 def _signs(value: Any) -> Any:
@@ -77,17 +86,38 @@ def _signs(value: Any) -> Any:
     return math.copysign(1.0, value) if isinstance(value, float) else None
 
 
+def _repr(self: Any) -> str:
+    shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__match_args__)
+    return f"{type(self).__qualname__}({shown})"
+
+
+def _refuse(self: Any, name: str, value: Any = None) -> NoReturn:
+    from dataclasses import FrozenInstanceError
+
+    raise FrozenInstanceError(f"cannot assign to or delete field {name!r}")
+
+
 @dataclass_transform(frozen_default=True)
-def record(*, eq: bool = True, repr: bool = True) -> Callable[[type[T]], type[T]]:
-    """Return a decorator as ``dataclass(frozen=True, eq=…, repr=…)`` that waits for the first use.
+def record(*, eq: bool = True) -> Callable[[type[T]], type[T]]:
+    """Return a decorator as ``dataclass(frozen=True, eq=…)`` that waits for the first instance.
 
     Without ``eq``, instances are compared and hashed by identity.
     """
 
-    def declare(cls: type[T]) -> type[T]:
-        members = {k: v for k, v in cls.__dict__.items() if k not in ("__dict__", "__weakref__")}
-        members["_deferred"] = {"eq": eq, "repr": repr}
-        deferred: Any = _Deferred(cls.__name__, cls.__bases__, members)
-        return deferred  # type: ignore[no-any-return]
+    def declare(cls: Any) -> Any:
+        members: dict[str, Any] = {
+            "__dataclass_fields__": _Fields(),
+            "__match_args__": tuple(cls.__annotations__),
+            "__init__": _init,
+            "__setattr__": _refuse,
+            "__delattr__": _refuse,
+            "__repr__": _repr,
+        }
+        if eq:
+            members |= {"__eq__": _equal, "__hash__": _hash}
+        for name, member in members.items():
+            if name not in cls.__dict__:
+                setattr(cls, name, member)
+        return cls
 
     return declare

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from . import config
@@ -15,20 +14,21 @@ from .dtypes import DType, name_of
 from .errors import BackendError, DeviceError, KernelError, PluginError
 from .kernel import FULL, Call, DeviceSpec, Kernel, Layout
 from .op import Op
+from .records import record
 
 ISA_ORDER = ("any", "avx2", "avx512", "vnni", "bf16", "amx")
 
 
-@dataclass
 class Backend:
-    """What one plugin brought for one kind of device."""
+    """What one plugin brought for one kind of device: its kernels by op, best first."""
 
-    name: str
-    device: str
-    kernels: dict[str, list[Kernel]] = field(default_factory=dict)
+    def __init__(self, name: str, device: str) -> None:
+        self.name = name
+        self.device = device
+        self.kernels: dict[str, list[Kernel]] = {}
 
 
-@dataclass(frozen=True)
+@record()
 class Selection:
     """A chosen kernel, and every kernel that was asked and refused, with its reason."""
 
@@ -60,6 +60,9 @@ def _no_reason(name: str) -> str:
 # Called with the name of a backend that is not there.
 _reason: Callable[[str], str] = _no_reason
 
+# Called where an op is looked up that is not there: core's own are declared on first use.
+_declare: Callable[[], object] = tuple
+
 BACKEND_CHOICE: ContextVar[str | None] = ContextVar(
     "backend_choice", default=os.environ.get("TIANYUAN_BACKEND") or None
 )
@@ -71,6 +74,12 @@ if ISA_CAP.get() not in (None, *ISA_ORDER):
         f"TIANYUAN_ISA: unknown instruction set, got {ISA_CAP.get()!r}, "
         f"expected one of {', '.join(ISA_ORDER)}"
     )
+
+
+def set_declarer(declare: Callable[[], object]) -> None:
+    """Install what registers core's own ops when one is first looked up; it may be called again."""
+    global _declare
+    _declare = declare
 
 
 def set_loader(loader: Callable[[str], None], reason: Callable[[str], str]) -> None:
@@ -94,11 +103,14 @@ def register_op(op: Op) -> Op:
 
 def get_op(name: str) -> Op:
     """Return the op of a name; raise KeyError where there is none."""
+    if name not in _ops:
+        _declare()
     return _ops[name]
 
 
 def all_ops() -> tuple[Op, ...]:
-    """Return every registered op in the order of registration."""
+    """Return every registered op in the order of registration, core's own first."""
+    _declare()
     return tuple(_ops.values())
 
 
@@ -148,8 +160,7 @@ def register_kernels(backend: str, device: str, kernels: Iterable[Kernel]) -> No
     global generation
     found = _backends.setdefault((backend, device), Backend(backend, device))
     for kernel in kernels:
-        owned = kernel if kernel.backend == backend else replace(kernel, backend=backend)
-        found.kernels.setdefault(kernel.op, []).append(owned)
+        found.kernels.setdefault(kernel.op, []).append(kernel.owned_by(backend))
     generation += 1
     _cache.clear()
 

@@ -22,7 +22,7 @@ class Point:
 class Identity:
     """Compared by identity."""
 
-    x: int = dataclasses.field(default=1, compare=False)
+    x: int = 1
 
 
 def test_fields_are_there_before_the_first_instance() -> None:
@@ -45,6 +45,45 @@ def test_instances_are_frozen_values() -> None:
     assert pickle.loads(pickle.dumps(point)) == point
     with pytest.raises(dataclasses.FrozenInstanceError):
         point.x = 5  # type: ignore[misc]
+
+
+def test_instances_that_were_never_initialised_are_values_too() -> None:
+    @record()
+    class Unpickled:
+        a: int
+
+    found = [Unpickled.__new__(Unpickled) for _ in range(2)]  # as unpickling makes them
+    for instance in found:
+        vars(instance)["a"] = 7
+    assert found[0] == found[1]
+
+    @record()
+    class Hashed:
+        a: int
+
+    one = Hashed.__new__(Hashed)
+    vars(one)["a"] = 7
+    assert hash(one) == hash(Hashed(7))
+
+
+def test_defaults_after_initialisation_and_own_methods() -> None:
+    @record()
+    class Doubled:
+        a: int
+        b: int = 3
+
+        def __post_init__(self) -> None:
+            object.__setattr__(self, "a", 2 * self.a)
+
+        def __repr__(self) -> str:
+            return "own"
+
+    assert (Doubled(1).a, Doubled(b=4, a=2).b) == (2, 4)
+    assert repr(Doubled(1)) == "own"
+    with pytest.raises(TypeError, match="a"):
+        Doubled()  # type: ignore[call-arg]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        del Doubled(1).a
 
 
 def test_identity_where_equality_is_off() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from .state import state
 if TYPE_CHECKING:
     from .tensor import Tensor
 
-_PACKAGE = str(Path(__file__).parents[1]) + os.sep
+_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _ALIGNMENT = 64
 _ALIGN_FROM = 4096  # below this, a plain allocation is cheaper than what alignment saves
 

@@ -11,8 +11,7 @@ import gc
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -114,9 +113,8 @@ class HostMemory:
 
     def total_and_free(self) -> tuple[int, int]:
         """Return the machine's bytes of memory, and those that can still be taken."""
-        info = Path("/proc/meminfo")
-        if info.exists():
-            table = _table(info)
+        table = _table("/proc/meminfo")
+        if table:
             return table["MemTotal"], table.get("MemAvailable", table["MemFree"])
         page = os.sysconf("SC_PAGE_SIZE")
         return page * os.sysconf("SC_PHYS_PAGES"), page * os.sysconf("SC_AVPHYS_PAGES")
@@ -142,9 +140,9 @@ class HostMemory:
         """Begin both peaks anew."""
         start()
         # 5 resets the high-water mark of the resident set (proc_pid_clear_refs(5)).
-        clear = Path("/proc/self/clear_refs")
-        if os.access(clear, os.W_OK):
-            clear.write_text("5")
+        if os.access("/proc/self/clear_refs", os.W_OK):
+            with open("/proc/self/clear_refs", "w") as clear:
+                clear.write("5")
 
     def coalesce(self) -> None:
         """Give memory that no object uses back to the system."""
@@ -154,15 +152,19 @@ class HostMemory:
             trim(0)
 
 
-def _table(path: Path) -> dict[str, int]:
-    pairs: Sequence[list[str]] = [line.split() for line in path.read_text().splitlines()]
+def _table(path: str) -> dict[str, int]:
+    """Return the bytes that a file of /proc states by name, none where there is no such file."""
+    if not os.path.exists(path):
+        return {}
+    with open(path) as file:
+        pairs = [line.split() for line in file]
     return {p[0].rstrip(":"): int(p[1]) * 1024 for p in pairs if len(p) > 1 and p[1].isdigit()}
 
 
 def _status(name: str) -> int:
-    status = Path("/proc/self/status")
-    if status.exists():
-        return _table(status).get(name, 0)
+    table = _table("/proc/self/status")
+    if table:
+        return table.get(name, 0)
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

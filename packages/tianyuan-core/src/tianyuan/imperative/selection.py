@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,11 @@ import numpy as np
 from .. import shapes
 from ..errors import AttrError, DTypeError, IndexRangeError, ShapeError
 from ..ops.operand import Operand
+from ..records import record
 from ..shapes import Dim, expr_of, format_shape
 
 
-@dataclass(frozen=True)
+@record()
 class Selection:
     """A key made plain.
 
@@ -155,7 +155,7 @@ def select(items: Sequence[Any], shape: shapes.Shape) -> Selection:
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@record()
 class Flag:
     """A bool scalar in a key: an array index of length 0 or 1 that takes no axis."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
+from functools import cache
+from importlib import import_module
 
 from .. import registry
 from ..op import Op
@@ -15,11 +16,15 @@ FAMILIES = (
 )  # fmt: skip
 
 
+@cache
 def register_all() -> tuple[Op, ...]:
-    """Register every op of every family and return them."""
+    """Register every op of every family and return them; done when an op is first looked up."""
     found: list[Op] = []
     for family in FAMILIES:
-        found += importlib.import_module(f"{__name__}.{family}").OPS
+        found += import_module(f"{__name__}.{family}").OPS
     for op in found:
         registry.register_op(op)
     return tuple(found)
+
+
+registry.set_declarer(register_all)

@@ -1,0 +1,81 @@
+"""Importing Tianyuan brings plugins in and leaves all else for its first use."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+PLUGIN = """
+from tianyuan.op import Op
+from tianyuan.plugins import PluginRecord, load
+class Plugin:
+    __spec__ = None
+    TIANYUAN_API = (1, 0)
+    @staticmethod
+    @hookimpl
+    def tianyuan_ops():
+        return [Op("exp", infer=lambda specs, attrs: specs)]
+record = PluginRecord("late", "late-dist", "1")
+"""
+
+
+def run(code: str, **environment: str) -> list[str]:
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, check=True
+    )
+    return done.stdout.split()
+
+
+def test_what_a_deployed_model_may_not_need_is_not_imported() -> None:
+    waiting = (
+        "dataclasses", "pathlib", "traceback", "ml_dtypes", "importlib.metadata", "tianyuan.graph",
+        "tianyuan.functional", "tianyuan.module", "tianyuan.autodiff", "tianyuan.ops.conv",
+        "tianyuan.backends.numpy.conv",
+    )  # fmt: skip
+    code = (
+        "import sys, numpy; before = set(sys.modules); import tianyuan\n"
+        f"print(*(set({waiting}) & (set(sys.modules) - before)), 'pluggy' in sys.modules)"
+    )
+    assert run(code) == ["True"]
+
+
+def test_an_op_is_there_when_it_is_looked_up() -> None:
+    code = (
+        "import sys, tianyuan.registry as r; print('tianyuan.ops.conv' in sys.modules)\n"
+        "print(r.get_op('conv2d').name, 'exp' in {op.name for op in r.all_ops()})\n"
+        "try:\n    r.get_op('nothing')\nexcept KeyError:\n    print('unknown')"
+    )
+    assert run(code) == ["False", "conv2d", "True", "unknown"]
+
+
+def test_a_plugin_cannot_take_the_name_of_an_op_that_waits() -> None:
+    code = (
+        "import tianyuan; from tianyuan.plugin import hookimpl\n"
+        f"{PLUGIN}"
+        "load(record, lambda: Plugin)\n"
+        "print(record.state, 'two ops have one name' in record.reason)\n"
+        "print(tianyuan.registry.get_op('exp').reference is not None)"
+    )
+    assert run(code) == ["quarantined", "True", "True"]
+
+
+@pytest.mark.parametrize("collecting", [True, False])
+def test_the_collector_runs_as_before(collecting: bool) -> None:
+    code = (
+        f"import gc; gc.enable() if {collecting} else gc.disable()\n"
+        "import tianyuan; print(gc.isenabled())"
+    )
+    assert run(code) == [str(collecting)]
+
+
+def test_the_collector_runs_again_where_the_import_fails() -> None:
+    code = (
+        "import gc\n"
+        "try:\n    import tianyuan\n"
+        "except Exception as error:\n    print(type(error).__name__, gc.isenabled())"
+    )
+    assert run(code, TIANYUAN_ISA="none") == ["BackendError", "True"]
