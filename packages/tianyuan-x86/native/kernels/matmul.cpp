@@ -61,7 +61,7 @@ Gemm item_of(const Product &p, int64_t item) {
   return g;
 }
 
-Gemm part_of(const Gemm &whole, int64_t i0, int64_t i1, int64_t j0, int64_t j1) {
+Gemm part_of(const Gemm &whole, int64_t i0, int64_t i1, int64_t j0, int64_t j1, Descent *update) {
   Gemm g = whole;
   g.m = i1 - i0;
   g.n = j1 - j0;
@@ -71,6 +71,16 @@ Gemm part_of(const Gemm &whole, int64_t i0, int64_t i1, int64_t j0, int64_t j1) 
   g.c += i0 * g.c_row + j0;
   if (g.residual) g.residual += i0 * g.c_row + j0;
   if (g.bias) g.bias += j0;
+  if (g.update) {
+    const int64_t at = i0 * g.c_row + j0;
+    *update = *g.update;
+    update->param += at;
+    if (update->velocity) {
+      update->velocity += at;
+      update->new_velocity += at;
+    }
+    g.update = update;
+  }
   return g;
 }
 
@@ -179,11 +189,13 @@ Parts parts_of(const Gemm &g, int64_t wanted) {
 
 int run_product(const ty_ctx *ctx, const Product &p, void *workspace) {
   const Gemm &g = p.gemm;
-  const bool thin = !g.packed && is_thin(g), row = g.packed && g.m == 1;
+  const bool thin = !g.packed && !g.update && is_thin(g), row = g.packed && g.m == 1;
   if (p.batch == 0 || g.m == 0 || g.n == 0) return 0;
   const int64_t wanted = p.batch >= 2 * ctx->threads ? 1 : ctx->threads;
   const Parts parts = parts_of(g, wanted);
-  const int64_t per_slot = gemm_workspace(g.m, g.n, g.k), per_item = parts.rows * parts.cols;
+  const int64_t per_item = parts.rows * parts.cols;
+  const int64_t per_slot =
+      g.update ? descent_workspace(g.m, g.n, g.k) : gemm_workspace(g.m, g.n, g.k);
   const double work = 2.0 * static_cast<double>(parts.row_step) *
                       static_cast<double>(parts.col_step) * static_cast<double>(g.k + 1);
   const int64_t grain = work > 2e5 ? 1 : static_cast<int64_t>(2e5 / work) + 1;
@@ -194,7 +206,8 @@ int run_product(const ty_ctx *ctx, const Product &p, void *workspace) {
       const int64_t j = at % parts.cols * parts.col_step;
       const int64_t i1 = i + parts.row_step < g.m ? i + parts.row_step : g.m;
       const int64_t j1 = j + parts.col_step < g.n ? j + parts.col_step : g.n;
-      const Gemm part = part_of(item, i, i1, j, j1);
+      Descent update;
+      const Gemm part = part_of(item, i, i1, j, j1, &update);
       if (thin)
         multiply_thin(part);
       else if (row)
@@ -231,6 +244,26 @@ int matmul_fused(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
   return run_product(ctx, p, workspace);
 }
 
+// inputs: a, b, param, lr, [velocity]; outputs: param, [velocity]
+int matmul_sgd_update(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
+                      const ty_attrs *attrs, void *workspace) {
+  const auto *a = reinterpret_cast<const ty_matmul_sgd_update_attrs *>(attrs);
+  Product p = product_of(inputs, outputs[0], a->transpose_a != 0, a->transpose_b != 0, false);
+  const auto floats = [](const ty_tensor &x) { return static_cast<float *>(x.data); };
+  Descent update = {};
+  update.param = floats(inputs[2]);
+  update.rate = *floats(inputs[3]);
+  if (a->head.n_inputs > 4) {
+    update.velocity = floats(inputs[4]);
+    update.new_velocity = floats(outputs[1]);
+  }
+  update.momentum = static_cast<float>(a->momentum);
+  update.decay = static_cast<float>(a->weight_decay);
+  update.nesterov = a->nesterov != 0;
+  p.gemm.update = &update;
+  return run_product(ctx, p, workspace);
+}
+
 }  // namespace
 }  // namespace TY_ISA
 
@@ -239,4 +272,5 @@ TY_EXPORT_KERNELS(matmul, TY_KERNEL(matmul<false>, "matmul_f32", "tiled"),
                   TY_KERNEL(matmul<true>, "matmul_f32", "packed_transposed"),
                   TY_KERNEL(matmul_fused<false>, "matmul_fused_f32", "tiled"),
                   TY_KERNEL(matmul_fused<true>, "matmul_fused_f32", "packed"),
-                  TY_KERNEL(matmul_fused<true>, "matmul_fused_f32", "packed_transposed"))
+                  TY_KERNEL(matmul_fused<true>, "matmul_fused_f32", "packed_transposed"),
+                  TY_KERNEL(matmul_sgd_update, "matmul_sgd_update_f32", "tiled"))

@@ -120,7 +120,13 @@ struct Block {
   // What is packed next, or NULL: rows that lie side by side, and the rows of b of a block of k.
   const float *next_a, *next_b;
   int64_t next_rows;
+  float *strip;  // gradients of the rows of a tile, or NULL
 };
+
+// Floats between rows of gradients: at multiples of 4 KiB, lines evict one another.
+TY_INLINE int64_t strip_row(int64_t cols) {
+  return round_up(lesser(cols, BLOCK_N), TILE_LANES) + LINE;
+}
 
 // Where a panel of columns of b lies in the cases that need not be packed.
 TY_INLINE const float *panel_of(const Gemm &g, const Block &block, int64_t j) {
@@ -206,6 +212,40 @@ void set_panel(Tiles *tiles, int64_t j, int64_t cols) {
   t.b_step = direct ? g.b_step : static_cast<int64_t>(TILE_LANES);
 }
 
+// Steps down the gradients of rows whose first one has `at` floats of the parameter before it.
+void descend(const Gemm &g, const float *gradients, int64_t step, int64_t at, int64_t rows,
+             int64_t cols) {
+  const Descent &d = *g.update;
+  const bool moves = d.velocity, decays = d.decay != 0.0f;
+  const vf rate = vset1(d.rate), momentum = vset1(d.momentum), decay = vset1(d.decay);
+  for (int64_t i = 0; i < rows; ++i, at += g.c_row, gradients += step)
+    for (int64_t j = 0; j < cols; j += VF) {
+      const vtail tail = vtail_of(cols - j);
+      const vf param = vload_tail(d.param + at + j, tail);
+      // Without decay, a parameter that is not finite must stay out of the velocity.
+      const vf grad = decays ? vfma(decay, param, vload(gradients + j)) : vload(gradients + j);
+      vf change = grad;
+      if (moves) {
+        const vf v = vfma(momentum, vload_tail(d.velocity + at + j, tail), grad);
+        vstore_tail(d.new_velocity + at + j, v, tail);
+        change = d.nesterov ? vfma(momentum, v, grad) : v;
+      }
+      vstore_tail(g.c + at + j, vfnma(rate, change, param), tail);
+    }
+}
+
+// Lets a tile end in the strip, and bring near what its gradients will be added to.
+void set_strip(Tiles *tiles, int64_t row, int64_t j) {
+  const Gemm &g = tiles->g;
+  TileArgs &t = tiles->t;
+  const int64_t at = row * g.c_row + tiles->block.j0 + j;
+  t.c = tiles->block.strip + j;
+  t.c_row = strip_row(g.n);
+  t.written[0] = g.update->param + at;
+  t.written[1] = g.update->velocity ? g.update->velocity + at : nullptr;
+  t.written_row = g.c_row;
+}
+
 void multiply_tile(Tiles *tiles, int64_t j, int64_t cols, int64_t at) {
   const Gemm &g = tiles->g;
   const Block &block = tiles->block;
@@ -213,7 +253,7 @@ void multiply_tile(Tiles *tiles, int64_t j, int64_t cols, int64_t at) {
   const int vectors = cols > VF ? 2 : 1;
   const int64_t first = block.rows * at / tiles->count, row = block.i0 + first;
   const int64_t rows = block.rows * (at + 1) / tiles->count - first, column = block.j0 + j;
-  const bool straight = tiles->simple && cols == TILE_LANES;
+  const bool straight = tiles->simple && (cols == TILE_LANES || block.strip);
   const bool ahead = fetch_ahead(g, block, j, at, tiles->count, tiles->turn++, &t) || straight;
   if (block.packed_a) {
     t.a = tiles->a + first * block.depth;
@@ -228,6 +268,7 @@ void multiply_tile(Tiles *tiles, int64_t j, int64_t cols, int64_t at) {
   t.residual = straight && block.last && g.residual ? g.residual + row * g.c_row + column : nullptr;
   t.c = straight ? g.c + row * g.c_row + column : tiles->acc;
   t.c_row = straight ? g.c_row : static_cast<int64_t>(vectors * VF);
+  if (block.strip) set_strip(tiles, row, j);
   if (!straight && !block.first) load_tile(tiles->acc, g, row, rows, column, cols);
   tile_of(ahead ? TILE_AHEAD : TILE_STRIDED, 1, static_cast<int>(rows), vectors)(&t);
   if (!straight) store_tile(tiles->acc, g, row, rows, column, cols, block.last);
@@ -246,12 +287,17 @@ void multiply_block(const Gemm &g, const Block &block, const float *a, float *b)
   tiles.t.lower = bounds.lower;
   tiles.t.upper = bounds.upper;
   if (block.by_rows) {
-    for (int64_t at = 0; at < tiles.count; ++at)
+    for (int64_t at = 0; at < tiles.count; ++at) {
       for (int64_t j = 0; j < block.cols; j += TILE_LANES) {
         const int64_t cols = lesser(TILE_LANES, block.cols - j);
         set_panel(&tiles, j, cols);
         multiply_tile(&tiles, j, cols, at);
       }
+      const int64_t i = block.rows * at / tiles.count, to = block.rows * (at + 1) / tiles.count;
+      if (block.strip)
+        descend(g, block.strip, strip_row(g.n), (block.i0 + i) * g.c_row + block.j0, to - i,
+                block.cols);
+    }
     return;
   }
   for (int64_t j = 0; j < block.cols; j += TILE_LANES) {
@@ -310,6 +356,10 @@ int64_t gemm_workspace(int64_t m, int64_t n, int64_t k) {
   return round_up((lesser(m, BLOCK_M) + cols) * depth, 16) + 16;
 }
 
+int64_t descent_workspace(int64_t m, int64_t n, int64_t k) {
+  return gemm_workspace(m, n, k) + TILE_ROWS * strip_row(n);
+}
+
 // Notes what is packed when the block has been multiplied, where rows of a lie side by side.
 void set_next(Block *block, const Gemm &g) {
   const int64_t row = block->i0 + block->rows < g.m ? block->i0 + block->rows : 0;
@@ -334,11 +384,12 @@ void gemm(const Gemm &g, float *workspace) {
   const bool distant = g.a_step == 1 ? g.a_row % 1024 == 0 : g.a_row != 1 && g.a_row % 512 == 0;
   block.packed_a = (g.a_step != 1 && g.n > 3 * TILE_LANES) || distant;
   block.packed_b = g.b_column != 1 || g.m > 3 * TILE_ROWS;
-  block.by_panel = !g.packed && block.packed_b && g.m <= BLOCK_M;
+  block.by_panel = !g.packed && block.packed_b && g.m <= BLOCK_M && !g.update;
+  block.strip = g.update ? workspace + gemm_workspace(g.m, g.n, g.k) : nullptr;
   for (block.j0 = 0; block.j0 < g.n; block.j0 += BLOCK_N) {
     block.cols = lesser(BLOCK_N, g.n - block.j0);
-    block.by_rows = !g.packed && block.packed_b && !block.by_panel && block.cols >= WIDE &&
-                    block.cols * depth <= BY_ROWS;
+    block.by_rows = g.update || (!g.packed && block.packed_b && !block.by_panel &&
+                                 block.cols >= WIDE && block.cols * depth <= BY_ROWS);
     for (int64_t at = 0; at < blocks; ++at) {
       block.k0 = at * depth;
       block.depth = lesser(depth, g.k - block.k0);

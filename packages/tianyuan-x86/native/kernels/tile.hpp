@@ -66,6 +66,9 @@ struct TileArgs {
   float lower, upper;
   const float *line;  // what is fetched, line_step floats further at each k
   int64_t line_step;
+  // Fetched for writing: c, or what has its form, in rows that lie `written_row` apart, twice.
+  const float *written[2];
+  int64_t written_row;
 };
 
 typedef void (*TileRun)(const TileArgs *);

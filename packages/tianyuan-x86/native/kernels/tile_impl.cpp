@@ -89,26 +89,37 @@ TY_INLINE Float *next_row(const TileArgs *t, Float *row, int vectors) {
   return row;
 }
 
-// Lines of c, fetched one at each k, so that stores need not wait for them; all at once, they would
-// hold up loads of b.
+// Lines of c or of what is written later, fetched one at each k, so that stores need not wait for
+// them; all at once, they would hold up loads of b.
 struct ResultLines {
   const float *at;
   int64_t step, both;  // to the next line, and to the one behind it
   int left;
+  const float *then;  // where as many lines are fetched afterwards, or NULL
 };
 
 template <int ROWS, int VECTORS>
 TY_INLINE ResultLines result_lines(const TileArgs *t) {
   enum { LINE = 16 };
-  if (VECTORS * VF > LINE) return {t->c, LINE, t->c_row, 2 * ROWS - 1};
-  return {t->c, t->c_row, 2 * t->c_row, ROWS - 1};
+  const float *const at = t->written[0] ? t->written[0] : t->c;
+  const int64_t row = t->written[0] ? t->written_row : t->c_row;
+  if (VECTORS * VF > LINE) return {at, LINE, row, 2 * ROWS - 1, t->written[1]};
+  return {at, row, 2 * row, ROWS - 1, t->written[1]};
 }
 
-TY_INLINE void fetch_line(ResultLines *lines) {
+template <int ROWS, int VECTORS>
+TY_INLINE void fetch_line(ResultLines *lines, const TileArgs *t) {
   __asm__ volatile("prefetchw %0" ::"m"(*lines->at));
   lines->at += lines->step;
   lines->step = lines->both - lines->step;
-  if (lines->left-- == 0) lines->step = lines->both = 0;
+  if (lines->left-- != 0) return;
+  if (lines->then) {
+    *lines = result_lines<ROWS, VECTORS>(t);
+    lines->at = lines->then;
+    lines->then = nullptr;
+  } else {
+    lines->step = lines->both = 0;
+  }
 }
 
 // A bias is for whole vectors only.
@@ -176,7 +187,7 @@ void run_tile(const TileArgs *t) {
       if (KIND == TILE_AHEAD) {
         __builtin_prefetch(line, 0, 3);
         line += t->line_step;
-        fetch_line(&results);
+        fetch_line<ROWS, VECTORS>(&results, t);
       }
       vf w[FULL + 1];
 #pragma GCC unroll 4

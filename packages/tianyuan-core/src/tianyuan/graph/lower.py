@@ -7,7 +7,7 @@ import numpy as np
 from .. import registry
 from ..imperative import dispatch
 from ..kernel import PLAIN
-from . import heads, joining, layouts, passes, selection
+from . import heads, joining, layouts, passes, selection, updating
 from .graph import Constant, Graph, Node, Rebuilder, Value
 from .options import Options
 from .selection import Labelling
@@ -25,6 +25,7 @@ def lower(graph: Graph, device: str = "cpu", options: Options | None = None) -> 
     if options.level >= 2:
         graph = joining.join(graph, device, options)
         graph = heads.join(graph, device, options)
+        graph = updating.join(graph, device, options)
     assigned = assign(graph, device, options)
     passes.verify(assigned, "late", graph)
     return passes.run_stage("late", assigned, options, device)

@@ -204,6 +204,17 @@ class SgdUpdate:
 
 
 @record()
+class MatmulSgdUpdate:
+    """A product, whose operands may be swapped first, and what its result is a gradient for."""
+
+    transpose_a: bool
+    transpose_b: bool
+    momentum: float
+    weight_decay: float
+    nesterov: bool
+
+
+@record()
 class AdamUpdate:
     """Hyper-parameters of Adam and AdamW that stay fixed during training."""
 

@@ -38,7 +38,8 @@ class MatmulFused:
     upper: float = 0.0
 
 
-def _product_spec(op: str, a: TensorSpec, b: TensorSpec, attrs: Any) -> TensorSpec:
+def product_spec(op: str, a: TensorSpec, b: TensorSpec, attrs: Any) -> TensorSpec:
+    """Return the spec of a product of two operands, for an op whose attributes transpose them."""
     for what, spec in (("first input", a), ("second input", b)):
         if spec.ndim < 2:
             raise ShapeError(
@@ -63,7 +64,7 @@ def _product_spec(op: str, a: TensorSpec, b: TensorSpec, attrs: Any) -> TensorSp
 
 
 def _infer(specs: Specs, attrs: Matmul) -> Specs:
-    return (_product_spec("matmul", specs[0], specs[1], attrs),)
+    return (product_spec("matmul", specs[0], specs[1], attrs),)
 
 
 def _reference(arrays: Sequence[np.ndarray], attrs: Matmul) -> Sequence[np.ndarray]:
@@ -105,7 +106,7 @@ def _grad(ctx: GradContext, grads: Any) -> Sequence[Any]:
 
 
 def _infer_fused(specs: Specs, attrs: MatmulFused) -> Specs:
-    result = _product_spec("matmul_fused", specs[0], specs[1], attrs)
+    result = product_spec("matmul_fused", specs[0], specs[1], attrs)
     check_epilogue("matmul_fused", specs, attrs, result, result.shape[-1])
     return (result,)
 

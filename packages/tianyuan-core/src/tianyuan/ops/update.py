@@ -12,6 +12,7 @@ from ..op import Op, Specs, TensorSpec, expect_float, expect_same_dtype
 from . import attrs as a
 from .elementwise_binary import POW
 from .elementwise_unary import SQRT, SQUARE
+from .matmul import MATMUL, product_spec, work
 
 
 def _check(op: str, values: Sequence[TensorSpec], scalars: Sequence[TensorSpec]) -> None:
@@ -35,14 +36,34 @@ def _check(op: str, values: Sequence[TensorSpec], scalars: Sequence[TensorSpec])
 
 
 def _sgd_infer(specs: Specs, attrs: a.SgdUpdate) -> Specs:
-    values = (*specs[:2], *specs[3:])
-    _check("sgd_update", values, specs[2:3])
-    if bool(attrs.momentum) != (len(specs) == 4):
+    param, grad, rate, *rest = specs
+    return _sgd_results("sgd_update", (param, grad, *rest), rate, attrs, len(specs))
+
+
+def _sgd_results(op: str, values: Specs, rate: TensorSpec, attrs: Any, given: int) -> Specs:
+    """Return what an update of (param, grad, [velocity]) by an op of so many inputs gives."""
+    _check(op, values, (rate,))
+    if bool(attrs.momentum) != (len(values) == 3):
+        wanted = given - len(values) + (3 if attrs.momentum else 2)
         raise AttrError(
-            f"sgd_update: velocity goes with momentum, got momentum {attrs.momentum} and "
-            f"{len(specs)} inputs, expected {4 if attrs.momentum else 3}"
+            f"{op}: velocity goes with momentum, got momentum {attrs.momentum} and "
+            f"{given} inputs, expected {wanted}"
         )
-    return tuple(specs[0].with_shape(specs[0].shape) for _ in specs[2:])
+    return tuple(values[0].with_shape(values[0].shape) for _ in values[1:])
+
+
+def _product_infer(specs: Specs, attrs: a.MatmulSgdUpdate) -> Specs:
+    left, right, param, rate, *rest = specs
+    op = "matmul_sgd_update"
+    return _sgd_results(
+        op, (param, product_spec(op, left, right, attrs), *rest), rate, attrs, len(specs)
+    )
+
+
+def _product_sgd(inputs: tuple[Any, ...], attrs: a.MatmulSgdUpdate) -> Any:
+    left, right, param, rate, *rest = inputs
+    grad = MATMUL(left, right, transpose_a=attrs.transpose_a, transpose_b=attrs.transpose_b)
+    return _sgd((param, grad, rate, *rest), attrs)
 
 
 def _widen(inputs: Sequence[Any]) -> tuple[list[Any], Any]:
@@ -55,7 +76,7 @@ def _widen(inputs: Sequence[Any]) -> tuple[list[Any], Any]:
     return [x.cast(wide) for x in inputs], stored
 
 
-def _sgd(inputs: tuple[Any, ...], attrs: a.SgdUpdate) -> Any:
+def _sgd(inputs: tuple[Any, ...], attrs: a.SgdUpdate | a.MatmulSgdUpdate) -> Any:
     """Follow Sutskever et al. (2013) in PyTorch's form, where lr multiplies the velocity."""
     (param, grad, lr, *rest), stored = _widen(inputs)
     if attrs.weight_decay:
@@ -90,7 +111,9 @@ def _adam(inputs: tuple[Any, ...], attrs: a.AdamUpdate) -> Any:
     return tuple(x.cast(stored) for x in (param - change * lr, m, v))
 
 
-def _update(name: str, infer: Any, decompose: Any, attrs: type, n: int | tuple[int, int]) -> Op:
+def _update(
+    name: str, infer: Any, decompose: Any, attrs: type, n: int | tuple[int, int], **more: Any
+) -> Op:
     return Op(
         name,
         infer=infer,
@@ -99,10 +122,16 @@ def _update(name: str, infer: Any, decompose: Any, attrs: type, n: int | tuple[i
         n_inputs=n,
         family="update",
         differentiable=False,
+        **more,
     )
 
 
 SGD_UPDATE = _update("sgd_update", _sgd_infer, _sgd, a.SgdUpdate, (3, 4))
 ADAM_UPDATE = _update("adam_update", _adam_infer, _adam, a.AdamUpdate, 6)
+# Left and right operand, parameter, rate and perhaps velocity: the product is the gradient, which
+# a kernel need not write down.
+MATMUL_SGD_UPDATE = _update(
+    "matmul_sgd_update", _product_infer, _product_sgd, a.MatmulSgdUpdate, (4, 5), work=work
+)
 
-OPS: tuple[Op, ...] = (SGD_UPDATE, ADAM_UPDATE)
+OPS: tuple[Op, ...] = (SGD_UPDATE, ADAM_UPDATE, MATMUL_SGD_UPDATE)

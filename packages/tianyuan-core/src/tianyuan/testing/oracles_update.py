@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .oracles import Arrays, Oracle, _array, _values
+from .oracles_window import WINDOWS
 
 
 def _update(step: Callable[..., Sequence[float]], outputs: int) -> Oracle:
@@ -45,4 +46,14 @@ def _adam(
     return (p - lr * mean / (math.sqrt(spread) + attrs.eps), m, v)
 
 
-UPDATES: dict[str, Oracle] = {"sgd_update": _update(_sgd, 0), "adam_update": _update(_adam, 3)}
+def _product_sgd(arrays: Arrays, attrs: Any) -> Arrays:
+    left, right, param, *rest = arrays
+    grad = WINDOWS["matmul"]((left, right), attrs)[0]
+    return _update(_sgd, 0)((param, grad, *rest), attrs)
+
+
+UPDATES: dict[str, Oracle] = {
+    "sgd_update": _update(_sgd, 0),
+    "matmul_sgd_update": _product_sgd,
+    "adam_update": _update(_adam, 3),
+}

@@ -12,7 +12,7 @@ from tianyuan.shapes import Shape, volume
 from .._tier import LANES, Tier
 
 # Extents of the blocks that matmul_impl.cpp packs, in k, rows and columns.
-_BLOCK_K, _BLOCK_M_TILES, _BLOCK_N = 512, 12, 1024
+_BLOCK_K, _BLOCK_M_TILES, _BLOCK_N, _BY_ROWS, _LINE = 512, 12, 1024, 1024 * 128, 16
 TILE_ROWS = {8: 6, 16: 14}
 RATE = {8: 8e10, 16: 9.5e10}  # floating-point operations per second and thread
 _BANDWIDTH = 8e10  # bytes per second
@@ -125,9 +125,39 @@ def _describe(tier: Tier, family: str, op: str) -> list[Kernel]:
     return found
 
 
+def _update_refusal(lanes: int, call: Call) -> str | None:
+    _, _, n, k = extents(call)
+    if any(spec.ndim != 2 for spec in call.inputs[:2]):
+        return "serves operands of 2 axes"
+    if k > _BLOCK_K or min(_round_up(n, 2 * lanes), _BLOCK_N) * k > _BY_ROWS:
+        return f"serves a right operand that stays near, got {k} x {n}"
+    return None
+
+
+def _update_workspace(lanes: int, call: Call) -> int:
+    _, m, n, k = extents(call)
+    strip = TILE_ROWS[lanes] * (min(_round_up(n, 2 * lanes), _BLOCK_N) + _LINE)
+    return 4 * (product_floats(lanes, m, n, k) + strip) * call.threads
+
+
+def _update(tier: Tier) -> Kernel:
+    """Describe the product whose result updates a parameter; what it replaces may be in place."""
+    return tier.kernel(
+        "matmul_sgd_update_f32",
+        "tiled",
+        "matmul_sgd_update",
+        dtypes=("float32",),
+        supports=partial(_update_refusal, tier.lanes),
+        cost=partial(_cost, tier.lanes, False),
+        workspace=partial(_update_workspace, tier.lanes),
+        inplace=((0, 2), (1, 4)),
+    )
+
+
 def kernels(tier: Tier) -> list[Kernel]:
     """Return the matrix products of a tier; those of packed operands serve constants."""
     return [
         *_describe(tier, "matmul_f32", "matmul"),
         *_describe(tier, "matmul_fused_f32", "matmul_fused"),
+        _update(tier),
     ]

@@ -643,6 +643,15 @@ typedef struct ty_matmul_quantized_attrs {
   int64_t upper;
 } ty_matmul_quantized_attrs;
 
+typedef struct ty_matmul_sgd_update_attrs {
+  ty_attrs head;
+  int64_t transpose_a;
+  int64_t transpose_b;
+  double momentum;
+  double weight_decay;
+  int64_t nesterov;
+} ty_matmul_sgd_update_attrs;
+
 typedef struct ty_max_attrs {
   ty_attrs head;
   ty_list axes;
