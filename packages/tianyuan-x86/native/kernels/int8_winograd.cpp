@@ -11,8 +11,11 @@
 namespace TY_ISA {
 namespace {
 
-// What the kernels' descriptions in Python know too, for the workspace.
-enum { L2_BYTES = 448 * 1024, FEWEST_TILES = 28, TILE_PRODUCTS = WINO_FREQUENCIES * 16 * 4 };
+// What the kernels' descriptions in Python know too, for the workspace: sums of a tile and 16
+// outputs are those of a row of frequencies, of GROUP tiles at a time, and those of four columns.
+enum { L2_BYTES = 448 * 1024, FEWEST_TILES = 28, GROUP = 28 };
+enum { ROW_SUMS = 6 * 16, TILE_SUMS = 6 * WINO_OUT * 16 };
+enum { MANY_CHANNELS = 256 };
 
 #if TY_VF == 16
 enum { MAX_ROWS = 7, MAX_BLOCKS = 4 };
@@ -20,25 +23,46 @@ enum { MAX_ROWS = 7, MAX_BLOCKS = 4 };
 enum { MAX_ROWS = 6, MAX_BLOCKS = 1 };
 #endif
 
+// Tiles of a shape: those of all images follow each other.
+struct Kind {
+  int64_t first, end, y, x, rows, columns;  // from tile (y, x) of an image on
+  WinoLength height, width;
+};
+
 // A call, and how its tiles are cut: `block` of them are transformed at once.
 struct Wino {
   Q8ConvShape s;
   const uint8_t *x, *line;  // the image, and a pixel that stands for zero
   bool is_signed;
   const int8_t *u;
-  int64_t channels, c_room, pairs, o_blocks, tiles_y, tiles_x, tiles, block, blocks;
+  int64_t channels, c_room, pairs, o_blocks, tiles, block, blocks, group;
+  Kind kinds[4];            // short in x; whole; short in y; short in both
   int64_t v_row, v_step;    // int16 values between tiles and between frequencies
   int64_t panel;            // bytes between blocks of outputs
-  const int32_t *start;     // by output: what products of the ones start from
-  const int32_t *bias;      // by output, with what `start` took away
+  const int32_t *bias;      // by output, with what the middle of the range adds
   const float *multiplier;  // by output
-  int16_t zero;
   Q8Residual residual;
   Q8Store store;
   Q8Narrow narrow;
   uint8_t *y;
   int64_t y_pixel;
 };
+
+// The last row and the last column of tiles are short where up to two pixels are left for them.
+void plan_kinds(Wino *w) {
+  const Q8ConvShape &s = w->s;
+  const int64_t short_y = s.oh % 4 == 1 || s.oh % 4 == 2, short_x = s.ow % 4 == 1 || s.ow % 4 == 2;
+  const int64_t rows = ceil_div(s.oh, 4) - short_y, columns = ceil_div(s.ow, 4) - short_x;
+  w->kinds[0] = {0, 0, 0, columns, rows, short_x, WINO_WHOLE, WINO_SHORT};
+  w->kinds[1] = {0, 0, 0, 0, rows, columns, WINO_WHOLE, WINO_WHOLE};
+  w->kinds[2] = {0, 0, rows, 0, short_y, columns, WINO_SHORT, WINO_WHOLE};
+  w->kinds[3] = {0, 0, rows, columns, short_y, short_x, WINO_SHORT, WINO_SHORT};
+  w->tiles = 0;
+  for (Kind &kind : w->kinds) {
+    kind.first = w->tiles;
+    kind.end = w->tiles += s.n * kind.rows * kind.columns;
+  }
+}
 
 void plan_tiles(Wino *w, int64_t threads) {
   const Q8ConvShape &s = w->s;
@@ -47,16 +71,16 @@ void plan_tiles(Wino *w, int64_t threads) {
   w->pairs = ceil_div(s.c, 4) * 2;
   w->o_blocks = ceil_div(s.o, 16);
   w->panel = WINO_FREQUENCIES * w->pairs * 64;
-  w->tiles_y = ceil_div(s.oh, WINO_OUT);
-  w->tiles_x = ceil_div(s.ow, WINO_OUT);
-  w->tiles = s.n * w->tiles_y * w->tiles_x;
-  const int64_t bytes = WINO_FREQUENCIES * w->c_room * 2 + MAX_BLOCKS * TILE_PRODUCTS;
+  plan_kinds(w);
+  const int64_t bytes = WINO_FREQUENCIES * w->c_room * 2 + MAX_BLOCKS * TILE_SUMS * 4;
   int64_t fit = L2_BYTES / bytes;
   if (fit < FEWEST_TILES) fit = FEWEST_TILES;
   w->blocks = ceil_div(w->tiles, fit);
   if (w->blocks > 1) w->blocks = round_up(w->blocks, threads);
   w->block = ceil_div(w->tiles, w->blocks);
   w->blocks = ceil_div(w->tiles, w->block);
+  // Sums of few tiles stay in the first cache; many weights should pass it seldom.
+  w->group = MAX_BLOCKS > 1 && s.c < MANY_CHANNELS ? GROUP / 2 : GROUP;
   w->v_row = w->c_room;
   // An odd number of cache lines, so that the frequencies of a tile lie in different sets.
   w->v_step = (ceil_div(w->block * w->v_row * 2, 64) | 1) * 32;
@@ -66,17 +90,35 @@ void plan_tiles(Wino *w, int64_t threads) {
 struct Place {
   int64_t image, y, x;
 };
-TY_INLINE Place place_of(const Wino &w, int64_t tile) {
-  return {tile / (w.tiles_x * w.tiles_y), tile / w.tiles_x % w.tiles_y * WINO_OUT,
-          tile % w.tiles_x * WINO_OUT};
+TY_INLINE Place place_of(const Kind &kind, int64_t tile) {
+  const int64_t at = tile - kind.first;
+  return {at / (kind.columns * kind.rows), (kind.y + at / kind.columns % kind.rows) * WINO_OUT,
+          (kind.x + at % kind.columns) * WINO_OUT};
 }
 
-template <bool SIGNED>
-void transform_tiles(const Wino &w, int64_t first, int64_t begin, int64_t end, int16_t *v) {
+// The tiles that have a frequency.
+struct Range {
+  int64_t begin, end;
+};
+TY_INLINE Range range_of(const Wino &w, int i, int j) {
+  const bool tall = i == 3 || i == 4, wide = j == 3 || j == 4;
+  return {wide ? w.kinds[1].first : 0, w.kinds[tall ? 1 : wide ? 2 : 3].end};
+}
+
+// Calls body(kind, begin, end) for the tiles of each kind among those from `begin` on.
+template <typename Body>
+TY_INLINE void by_kind(const Wino &w, int64_t begin, int64_t end, const Body &body) {
+  for (const Kind &kind : w.kinds) {
+    const int64_t from = begin > kind.first ? begin : kind.first, to = lesser(end, kind.end);
+    if (from < to) body(kind, from, to);
+  }
+}
+
+template <bool SIGNED, WinoLength HEIGHT, WinoLength WIDTH>
+void transform_tiles(const Wino &w, const Kind &kind, int64_t begin, int64_t end, int16_t *v) {
   const Q8ConvShape &s = w.s;
-  const w16 zero = w16_set1(w.zero);
-  for (int64_t at = begin; at < end; ++at) {
-    const Place place = place_of(w, first + at);
+  for (int64_t tile = begin; tile < end; ++tile, v += w.v_row) {
+    const Place place = place_of(kind, tile);
     const uint8_t *pixels[36];
     for (int64_t i = 0; i < 6; ++i)
       for (int64_t j = 0; j < 6; ++j) {
@@ -85,17 +127,27 @@ void transform_tiles(const Wino &w, int64_t first, int64_t begin, int64_t end, i
         pixels[i * 6 + j] =
             inside ? w.x + ((place.image * s.h + iy) * s.w + ix) * w.channels : w.line;
       }
-    int16_t *to = v + at * w.v_row;
     for (int64_t c = 0; c < w.channels; c += WINO_LANES)
-      wino_input<SIGNED>(pixels, c, w.channels - c < WINO_LANES, zero, to + c, w.v_step);
+      wino_input<SIGNED, HEIGHT, WIDTH>(pixels, c, w.channels - c < WINO_LANES, v + c, w.v_step);
   }
 }
 
+typedef void (*Transform)(const Wino &, const Kind &, int64_t, int64_t, int16_t *);
+#define WINO_TRANSFORMS(is_signed)                          \
+  {                                                         \
+      {transform_tiles<is_signed, WINO_WHOLE, WINO_WHOLE>,  \
+       transform_tiles<is_signed, WINO_WHOLE, WINO_SHORT>}, \
+      {transform_tiles<is_signed, WINO_SHORT, WINO_WHOLE>,  \
+       transform_tiles<is_signed, WINO_SHORT, WINO_SHORT>}, \
+  }
+const Transform transforms[2][2][2] = {WINO_TRANSFORMS(false), WINO_TRANSFORMS(true)};
+
+// Transforms the tiles [begin, end) of those from tile `first` on.
 void transform(const Wino &w, int64_t first, int64_t begin, int64_t end, int16_t *v) {
-  if (w.is_signed)
-    transform_tiles<true>(w, first, begin, end, v);
-  else
-    transform_tiles<false>(w, first, begin, end, v);
+  by_kind(w, first + begin, first + end, [&](const Kind &kind, int64_t from, int64_t to) {
+    transforms[w.is_signed][kind.height][kind.width](w, kind, from, to,
+                                                     v + (from - first) * w.v_row);
+  });
 }
 
 TY_INLINE int32_t pair_at(const int16_t *from) {
@@ -104,19 +156,20 @@ TY_INLINE int32_t pair_at(const int16_t *from) {
   return found;
 }
 
-// Products of one frequency: MR tiles, NR blocks of 16 outputs. Tiles of m are [NR][36][16]. What
-// lies `ahead` bytes behind the weights is fetched into the second-level cache.
+// Products of one frequency: MR tiles, NR blocks of 16 outputs. Tiles of m are [NR][6][16]. At each
+// pair of channels, `fetched` bytes more of what lies `ahead` bytes behind the weights are fetched
+// into the second-level cache.
 template <int MR, int NR>
 void products(const int16_t *v, int64_t v_row, const int8_t *u, int64_t panel, int64_t pairs,
-              int64_t ahead, const int32_t *start, int32_t *m) {
+              int64_t ahead, int64_t fetched, int32_t *m) {
   enum { N = NR * Q8_PARTS };
   vi sums[MR][N];
 #pragma GCC unroll 8
   for (int r = 0; r < MR; ++r)
 #pragma GCC unroll 4
-    for (int n = 0; n < N; ++n)
-      sums[r][n] = start == nullptr ? vi_set1(0) : vi_load(start + n * TY_VF);
-  for (int64_t k = 0; k < pairs; ++k, u += 64) {
+    for (int n = 0; n < N; ++n) sums[r][n] = vi_set1(0);
+  const int8_t *next = u + ahead;
+  for (int64_t k = 0; k < pairs; ++k, u += 64, next += fetched) {
     vi weight[N];
 #pragma GCC unroll 4
     for (int n = 0; n < N; ++n)
@@ -124,7 +177,7 @@ void products(const int16_t *v, int64_t v_row, const int8_t *u, int64_t panel, i
           u + n / Q8_PARTS * panel + n % Q8_PARTS * static_cast<int>(sizeof(vi)))));
 #pragma GCC unroll 4
     for (int n = 0; n < NR; ++n)
-      _mm_prefetch(reinterpret_cast<const char *>(u + n * panel + ahead), _MM_HINT_T1);
+      _mm_prefetch(reinterpret_cast<const char *>(next + n * panel), _MM_HINT_T1);
 #pragma GCC unroll 8
     for (int r = 0; r < MR; ++r) {
       const vi pair = vi_set1(pair_at(v + r * v_row + 2 * k));
@@ -136,11 +189,11 @@ void products(const int16_t *v, int64_t v_row, const int8_t *u, int64_t panel, i
   for (int r = 0; r < MR; ++r)
 #pragma GCC unroll 4
     for (int n = 0; n < N; ++n)
-      vi_store(m + (r * NR + n / Q8_PARTS) * TILE_PRODUCTS / 4 + n % Q8_PARTS * TY_VF, sums[r][n]);
+      vi_store(m + (r * NR + n / Q8_PARTS) * ROW_SUMS + n % Q8_PARTS * TY_VF, sums[r][n]);
 }
 
 typedef void (*Products)(const int16_t *, int64_t, const int8_t *, int64_t, int64_t, int64_t,
-                         const int32_t *, int32_t *);
+                         int64_t, int32_t *);
 #if TY_VF == 16
 const Products by_rows[3][MAX_ROWS] = {
     {products<1, 1>, products<2, 1>, products<3, 1>, products<4, 1>, products<5, 1>, products<6, 1>,
@@ -160,115 +213,203 @@ TY_INLINE int64_t blocks_at(const Wino &w, int64_t from) {
   return rest >= 4 && MAX_BLOCKS == 4 ? 4 : rest >= 2 && MAX_BLOCKS == 4 ? 2 : 1;
 }
 
-void multiply(const Wino &w, const int16_t *v, int64_t tiles, int64_t o_block, int64_t blocks,
-              int32_t *m) {
-  const int64_t strips = ceil_div(tiles, MAX_ROWS), rows = ceil_div(tiles, strips);
-  const int8_t *u = w.u + o_block * w.panel;
-  for (int64_t f = 0; f < WINO_FREQUENCIES; ++f) {
-    const int32_t *start = f == WINO_ONES ? w.start + o_block * 16 : nullptr;
-    for (int64_t tile = 0; tile < tiles; tile += rows)
-      by_rows[blocks / 2][lesser(rows, tiles - tile) - 1](
-          v + f * w.v_step + tile * w.v_row, w.v_row, u + f * w.pairs * 64, w.panel, w.pairs,
-          tile == 0 ? w.pairs * 64 : 0, start, m + tile * blocks * (TILE_PRODUCTS / 4) + f * 16);
-  }
+// Sums of a row of frequencies, [tile and block][6][16], into those of its columns of outputs.
+template <WinoLength WIDTH>
+void columns_back(const int32_t *from, int64_t count, int32_t *to) {
+  for (int64_t at = 0; at < count; ++at, from += ROW_SUMS, to += TILE_SUMS)
+#pragma GCC unroll 2
+    for (int part = 0; part < 16; part += TY_VF) {
+      vi m[6], found[4];
+#pragma GCC unroll 6
+      for (int j = 0; j < 6; ++j)
+        if (wino_has<WIDTH>(j)) m[j] = vi_load(from + j * 16 + part);
+      wino_back<WIDTH>(m, found);
+#pragma GCC unroll 4
+      for (int x = 0; x < wino_outputs<WIDTH>; ++x) vi_store(to + x * 16 + part, found[x]);
+    }
 }
 
-// Stores 16 outputs of four pixels in a row, of which `count` are there.
-TY_INLINE void store_row(const Wino &w, const vf (&t)[4][Q8_PARTS], uint8_t *to, int64_t count) {
-  if (!w.narrow.fits) {
-    for (int64_t x = 0; x < count; ++x) {
-      Q8Lanes found;
-#pragma GCC unroll 2
-      for (int i = 0; i < Q8_PARTS; ++i) found.part[i] = q8_finish(t[x][i], w.store);
-      q8_store16(to + x * w.y_pixel, found, 16);
+// Multiplies `tiles` transformed tiles from tile `first` with blocks of outputs, and transforms the
+// rows of frequencies back. Tiles of m are [blocks][6 rows][4 columns][16].
+void multiply(const Wino &w, const int16_t *v, int64_t first, int64_t tiles, int64_t o_block,
+              int64_t blocks, int32_t *row, int32_t *m) {
+  const int8_t *u = w.u + o_block * w.panel;
+  const int64_t size = w.pairs * 64;
+  for (int i = 0; i < 6; ++i)
+    for (int64_t group = 0; group < tiles; group += w.group) {
+      const int64_t begin = first + group, end = first + lesser(group + w.group, tiles);
+      for (int j = 0; j < 6; ++j) {
+        const Range range = range_of(w, i, j);
+        const int64_t from = range.begin > begin ? range.begin : begin;
+        const int64_t count = lesser(range.end, end) - from, f = i * 6 + j;
+        if (count <= 0) continue;
+        const int64_t strips = ceil_div(count, MAX_ROWS), rows = ceil_div(count, strips);
+        // What comes next is fetched while a frequency is multiplied for the first time.
+        const int64_t ahead = f < 35 ? size : blocks * w.panel - 35 * size;
+        for (int64_t at = 0; at < count; at += rows)
+          by_rows[blocks / 2][lesser(rows, count - at) - 1](
+              v + f * w.v_step + (from - first + at) * w.v_row, w.v_row, u + f * size, w.panel,
+              w.pairs, group == 0 ? ahead + at / rows * size / strips : 0,
+              group == 0 ? 64 / strips : 64, row + ((from - begin + at) * blocks * 6 + j) * 16);
+      }
+      const Range range = range_of(w, i, 0);
+      by_kind(w, begin, lesser(range.end, end), [&](const Kind &kind, int64_t from, int64_t to) {
+        const auto back =
+            kind.width == WINO_SHORT ? columns_back<WINO_SHORT> : columns_back<WINO_WHOLE>;
+        back(row + (from - begin) * blocks * ROW_SUMS, (to - from) * blocks,
+             m + (from - first) * blocks * TILE_SUMS + i * WINO_OUT * 16);
+      });
     }
-    return;
-  }
+}
+
+// Stores 16 outputs of each block, of up to four pixels in a column; whole: [pixel][block].
+template <int NR>
+TY_INLINE void store_column(const Wino &w, const vi (&whole)[4][NR * Q8_PARTS], uint8_t *to,
+                            int64_t step, int64_t count) {
 #if TY_VF == 16
-  const vi whole[4] = {vf_to_vi(t[0][0]), vf_to_vi(t[1][0]), vf_to_vi(t[2][0]), vf_to_vi(t[3][0])};
   const vi order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  const vi bytes = _mm512_permutexvar_epi32(order, q8_narrowed(whole, w.narrow));
-  const __m128i pixels[4] = {_mm512_castsi512_si128(bytes), _mm512_extracti32x4_epi32(bytes, 1),
-                             _mm512_extracti32x4_epi32(bytes, 2),
-                             _mm512_extracti32x4_epi32(bytes, 3)};
+  enum { PIXELS = 4 / NR };
+#pragma GCC unroll 4
+  for (int y = 0; y < 4; y += PIXELS) {
+    vi some[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) some[i] = whole[y + i / NR][i % NR];
+    const vi bytes = _mm512_permutexvar_epi32(order, q8_narrowed(some, w.narrow));
+    uint8_t *at = to + y * step;
+    if (NR == 4) {
+      if (y < count) _mm512_storeu_si512(at, bytes);
+    } else if (NR == 2) {
+      if (y < count)
+        _mm256_storeu_si256(reinterpret_cast<__m256i *>(at), _mm512_castsi512_si256(bytes));
+      if (y + 1 < count)
+        _mm256_storeu_si256(reinterpret_cast<__m256i *>(at + step),
+                            _mm512_extracti64x4_epi64(bytes, 1));
+    } else {
+      const __m128i pixels[4] = {_mm512_castsi512_si128(bytes), _mm512_extracti32x4_epi32(bytes, 1),
+                                 _mm512_extracti32x4_epi32(bytes, 2),
+                                 _mm512_extracti32x4_epi32(bytes, 3)};
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i)
+        if (i < count) _mm_storeu_si128(reinterpret_cast<__m128i *>(at + i * step), pixels[i]);
+    }
+  }
 #else
   const vi order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-  __m128i pixels[4];
 #pragma GCC unroll 2
-  for (int x = 0; x < 4; x += 2) {
-    const vi whole[4] = {vf_to_vi(t[x][0]), vf_to_vi(t[x][1]), vf_to_vi(t[x + 1][0]),
-                         vf_to_vi(t[x + 1][1])};
-    const vi bytes = _mm256_permutevar8x32_epi32(q8_narrowed(whole, w.narrow), order);
-    pixels[x] = _mm256_castsi256_si128(bytes);
-    pixels[x + 1] = _mm256_extracti128_si256(bytes, 1);
+  for (int y = 0; y < 4; y += 2) {
+    const vi some[4] = {whole[y][0], whole[y][1], whole[y + 1][0], whole[y + 1][1]};
+    const vi bytes = _mm256_permutevar8x32_epi32(q8_narrowed(some, w.narrow), order);
+    uint8_t *at = to + y * step;
+    if (y < count) _mm_storeu_si128(reinterpret_cast<__m128i *>(at), _mm256_castsi256_si128(bytes));
+    if (y + 1 < count)
+      _mm_storeu_si128(reinterpret_cast<__m128i *>(at + step), _mm256_extracti128_si256(bytes, 1));
   }
 #endif
-#pragma GCC unroll 4
-  for (int x = 0; x < 4; ++x)
-    if (x < count) _mm_storeu_si128(reinterpret_cast<__m128i *>(to + x * w.y_pixel), pixels[x]);
 }
 
-// Transforms the products of a tile and 16 outputs back, and requantises and stores the pixels.
-void finish_tile(const Wino &w, const int32_t *m, const Place &place, int64_t o) {
-  const Q8ConvShape &s = w.s;
-  const int64_t rows = lesser(WINO_OUT, s.oh - place.y);
-  const int64_t columns = lesser(WINO_OUT, s.ow - place.x);
-  vi sums[Q8_PARTS][4][4];
+// Adds the scaled residual of 16 outputs.
+TY_INLINE void add_residual(const Q8Residual &r, int64_t at, vf (&t)[Q8_PARTS]) {
+  const Q8Lanes stored = q8_load16(r.data + at, 16, r.is_signed);
 #pragma GCC unroll 2
-  for (int i = 0; i < Q8_PARTS; ++i) wino_output(m + i * TY_VF, sums[i]);
-  vi bias[Q8_PARTS];
-  vf factor[Q8_PARTS];
   for (int i = 0; i < Q8_PARTS; ++i) {
-    bias[i] = vi_load(w.bias + o + i * TY_VF);
-    factor[i] = vload(w.multiplier + o + i * TY_VF);
-  }
-  for (int64_t r = 0; r < rows; ++r) {
-    const int64_t at = ((place.image * s.oh + place.y + r) * s.ow + place.x) * w.y_pixel + o;
-    vf t[4][Q8_PARTS];
-#pragma GCC unroll 4
-    for (int x = 0; x < 4; ++x)
-#pragma GCC unroll 2
-      for (int i = 0; i < Q8_PARTS; ++i)
-        t[x][i] = vmul(vi_to_vf(vi_add(sums[i][r][x], bias[i])), factor[i]);
-    if (w.residual.data != nullptr)
-      for (int64_t x = 0; x < columns; ++x) {
-        const Q8Lanes stored =
-            q8_load16(w.residual.data + at + x * w.y_pixel, 16, w.residual.is_signed);
-#pragma GCC unroll 2
-        for (int i = 0; i < Q8_PARTS; ++i) {
-          const vi centred = vi_sub(stored.part[i], vi_set1(w.residual.zero_point));
-          t[x][i] = vadd(t[x][i], vmul(vi_to_vf(centred), vset1(w.residual.multiplier)));
-        }
-      }
-    store_row(w, t, w.y + at, columns);
+    const vi centred = vi_sub(stored.part[i], vi_set1(r.zero_point));
+    t[i] = vadd(t[i], vmul(vi_to_vf(centred), vset1(r.multiplier)));
   }
 }
+
+// Column X of the pixels of a tile: transforms back, requantises and stores NR blocks of outputs.
+template <int NR, WinoLength HEIGHT, int X>
+TY_INLINE void finish_column(const Wino &w, const int32_t *m, const Place &place, int64_t o) {
+  const Q8ConvShape &s = w.s;
+  const int64_t rows = lesser(WINO_OUT, s.oh - place.y), step = s.ow * w.y_pixel;
+  const int64_t to = ((place.image * s.oh + place.y) * s.ow + place.x + X) * w.y_pixel + o;
+  vi whole[4][NR * Q8_PARTS];
+#pragma GCC unroll 4
+  for (int n = 0; n < NR; ++n) {
+    vf t[4][Q8_PARTS];
+#pragma GCC unroll 2
+    for (int part = 0; part < Q8_PARTS; ++part) {
+      const int64_t lane = o + n * 16 + part * TY_VF;
+      const vi bias = vi_load(w.bias + lane);
+      const vf factor = vload(w.multiplier + lane);
+      vi found[6], sums[4] = {vi_set1(0), vi_set1(0), vi_set1(0), vi_set1(0)};
+#pragma GCC unroll 6
+      for (int i = 0; i < 6; ++i)
+        if (wino_has<HEIGHT>(i))
+          found[i] = vi_load(m + n * TILE_SUMS + (i * WINO_OUT + X) * 16 + part * TY_VF);
+      wino_back<HEIGHT>(found, sums);
+      sums[0] = wino_exact(sums[0], wino_power(0) + wino_power(X));
+      sums[1] = wino_exact(sums[1], wino_power(1) + wino_power(X));
+      sums[2] = wino_exact(sums[2], wino_power(2) + wino_power(X));
+      sums[3] = wino_exact(sums[3], wino_power(3) + wino_power(X));
+#pragma GCC unroll 4
+      for (int y = 0; y < 4; ++y) t[y][part] = vmul(vi_to_vf(vi_add(sums[y], bias)), factor);
+    }
+    if (w.residual.data != nullptr)
+      for (int64_t y = 0; y < rows; ++y) add_residual(w.residual, to + y * step + n * 16, t[y]);
+    if (!w.narrow.fits)
+      for (int64_t y = 0; y < rows; ++y) {
+        Q8Lanes lanes;
+#pragma GCC unroll 2
+        for (int part = 0; part < Q8_PARTS; ++part)
+          lanes.part[part] = q8_finish(t[y][part], w.store);
+        q8_store16(w.y + to + y * step + n * 16, lanes, 16);
+      }
+#pragma GCC unroll 4
+    for (int y = 0; y < 4; ++y)
+#pragma GCC unroll 2
+      for (int part = 0; part < Q8_PARTS; ++part)
+        whole[y][n * Q8_PARTS + part] = vf_to_vi(t[y][part]);
+  }
+  if (w.narrow.fits) store_column<NR>(w, whole, w.y + to, step, rows);
+}
+
+// Finishes tiles of one height with NR blocks of outputs.
+template <int NR, WinoLength HEIGHT>
+void finish_tiles(const Wino &w, const Kind &kind, int64_t begin, int64_t end, const int32_t *m,
+                  int64_t o) {
+  for (int64_t tile = begin; tile < end; ++tile, m += NR * TILE_SUMS) {
+    const Place place = place_of(kind, tile);
+    const int64_t columns = w.s.ow - place.x;
+    finish_column<NR, HEIGHT, 0>(w, m, place, o);
+    if (columns > 1) finish_column<NR, HEIGHT, 1>(w, m, place, o);
+    if (columns > 2) finish_column<NR, HEIGHT, 2>(w, m, place, o);
+    if (columns > 3) finish_column<NR, HEIGHT, 3>(w, m, place, o);
+  }
+}
+
+typedef void (*Finish)(const Wino &, const Kind &, int64_t, int64_t, const int32_t *, int64_t);
+#define WINO_FINISH(NR) {finish_tiles<NR, WINO_WHOLE>, finish_tiles<NR, WINO_SHORT>}
+#if TY_VF == 16
+const Finish finishes[3][2] = {WINO_FINISH(1), WINO_FINISH(2), WINO_FINISH(4)};
+#else
+const Finish finishes[1][2] = {WINO_FINISH(1)};
+#endif
 
 // Multiplies `tiles` transformed tiles from tile `first` with blocks of outputs, and finishes them.
 void run_outputs(const Wino &w, const int16_t *v, int64_t first, int64_t tiles, int64_t o_block,
                  int64_t blocks, int32_t *m) {
-  multiply(w, v, tiles, o_block, blocks, m);
-  for (int64_t tile = 0; tile < tiles; ++tile) {
-    const Place place = place_of(w, first + tile);
-    for (int64_t b = 0; b < blocks; ++b)
-      finish_tile(w, m + (tile * blocks + b) * (TILE_PRODUCTS / 4), place, (o_block + b) * 16);
-  }
+  int32_t *row = m + w.block * MAX_BLOCKS * TILE_SUMS;
+  multiply(w, v, first, tiles, o_block, blocks, row, m);
+  by_kind(w, first, first + tiles, [&](const Kind &kind, int64_t begin, int64_t end) {
+    finishes[blocks / 2][kind.height](w, kind, begin, end, m + (begin - first) * blocks * TILE_SUMS,
+                                      o_block * 16);
+  });
 }
 
-// The centres of sums go into what products start from, and come back with the bias; false where
-// sums may lie too far from them.
+// Sums of differences to the middle of a byte's range, which products are of, become those to the
+// zero point with the bias; false where such a sum may not be known.
 bool centre(const Wino &w, const int8_t *direct, const int32_t *magnitudes, int64_t x_zero,
-            int32_t *bias, int32_t *start) {
+            int32_t *bias) {
   const int64_t k4 = 9 * ceil_div(w.s.c, 4);
-  const int64_t middle2 = (w.is_signed ? -1 : 255) - 2 * x_zero;
+  const int64_t difference = (w.is_signed ? 0 : 128) - x_zero;
   for (int64_t o = 0; o < w.o_blocks * 16; ++o) {
     int32_t sum;
     __builtin_memcpy(&sum,
                      direct + o / 16 * q8_panel_bytes(k4) + q8_panel_rows(k4) * 64 + o % 16 * 4, 4);
-    if (255 * static_cast<int64_t>(magnitudes[o]) + 4 >= int64_t{1} << 26) return false;
-    const uint32_t middle = static_cast<uint32_t>(middle2 * sum / 2);
-    start[o] = static_cast<int32_t>(0u - 36u * middle);
-    bias[o] = static_cast<int32_t>(static_cast<uint32_t>(bias[o]) + middle);
+    if (magnitudes[o] >= 1 << 18) return false;
+    bias[o] = static_cast<int32_t>(
+        static_cast<uint32_t>(bias[o] + static_cast<int64_t>(sum) * difference));
   }
   return true;
 }
@@ -322,7 +463,6 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   Q8Scratch scratch = {static_cast<char *>(workspace)};
   Q8Columns columns = {static_cast<int32_t *>(scratch.take(q8_columns_bytes(s.o))), nullptr,
                        static_cast<float *>(scratch.take(q8_columns_bytes(s.o)))};
-  int32_t *start = static_cast<int32_t *>(scratch.take(q8_columns_bytes(s.o)));
   int next = 2;
   const int32_t *bias = a.has_bias ? static_cast<const int32_t *>(inputs[next++].data) : nullptr;
   q8_fill_columns(columns,
@@ -330,17 +470,15 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   const int8_t *direct = static_cast<const int8_t *>(inputs[1].data);
   const int8_t *after = direct + q8_packed_bytes(s.o, 9 * ceil_div(s.c, 4));
   const auto *magnitudes = static_cast<const int32_t *>(static_cast<const void *>(after));
-  if (!centre(w, direct, magnitudes, a.x_zero_point, columns.bias, start))
+  if (!centre(w, direct, magnitudes, a.x_zero_point, columns.bias))
     return q8_conv_packed(ctx, inputs, outputs, attrs, workspace);
   w.u = after + w.o_blocks * 64;
-  w.start = start;
   w.bias = columns.bias;
   w.multiplier = columns.multiplier;
   w.x = static_cast<const uint8_t *>(inputs[0].data);
   uint8_t *line = static_cast<uint8_t *>(scratch.take(w.channels));
   __builtin_memset(line, static_cast<int>(a.x_zero_point & 0xff), static_cast<size_t>(w.channels));
   w.line = line;
-  w.zero = static_cast<int16_t>(36 * a.x_zero_point);
   w.store = q8_store_of(a);
   if (a.has_residual)
     w.residual = {static_cast<const uint8_t *>(inputs[next].data), inputs[next].dtype == TY_INT8,
@@ -352,7 +490,7 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   w.y = static_cast<uint8_t *>(outputs[0].data);
   w.y_pixel = q8_channels(s.o);
   const int64_t v_bytes = WINO_FREQUENCIES * w.v_step * 2;
-  const int64_t m_bytes = w.block * MAX_BLOCKS * TILE_PRODUCTS;
+  const int64_t m_bytes = (w.block * TILE_SUMS + GROUP * ROW_SUMS) * 4 * MAX_BLOCKS;
   run_blocks(ctx, w, static_cast<char *>(scratch.take(0)), v_bytes, m_bytes);
   return 0;
 }

@@ -10,7 +10,7 @@
 
 namespace TY_ISA {
 
-enum { WINO_OUT = 4, WINO_IN = 6, WINO_FREQUENCIES = 36, WINO_ONES = 7 };
+enum { WINO_OUT = 4, WINO_IN = 6, WINO_FREQUENCIES = 36 };
 
 #if TY_VF == 16
 enum { WINO_LANES = 32 };
@@ -54,9 +54,22 @@ TY_INLINE w16 w16_load(const uint8_t *from, bool) {
 TY_INLINE vi w16_dot(vi sum, vi a, vi b) { return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)); }
 #endif
 
-// Six values in a row into six frequencies. The results fit 16 bits (the largest is 100 times a
-// difference of two bytes after both dimensions), so what wraps around on the way does not matter.
+// Whether a tile has four rows (or columns) of outputs, or up to two only: short tiles are F(2, 3),
+// on the points 0, 1, -1 and infinity, whose weights are the same.
+enum WinoLength { WINO_WHOLE, WINO_SHORT };
+
+// Six values in a row into six frequencies. The results fit 16 bits (the largest is 100 times half
+// of a byte's range after both dimensions), so what wraps around on the way does not matter.
+template <WinoLength LENGTH>
 TY_INLINE void wino_forward(const w16 (&d)[6], w16 (&to)[6]) {
+  if (LENGTH == WINO_SHORT) {
+    const w16 s = w16_sub(d[0], d[2]), p = w16_add(d[1], d[2]), q = w16_sub(d[2], d[1]);
+    to[0] = w16_shl(s, 2);
+    to[1] = w16_sub(p, w16_shl(p, 2));
+    to[2] = w16_sub(q, w16_shl(q, 2));
+    to[5] = w16_shl(w16_sub(d[3], d[1]), 1);
+    return;
+  }
   const w16 s = w16_sub(d[4], d[2]), t = w16_shl(w16_sub(d[3], d[1]), 1);
   const w16 p = w16_sub(d[4], w16_shl(d[2], 2)), q = w16_sub(d[3], w16_shl(d[1], 2));
   to[0] = w16_add(w16_shl(w16_sub(d[0], d[2]), 2), s);
@@ -67,34 +80,54 @@ TY_INLINE void wino_forward(const w16 (&d)[6], w16 (&to)[6]) {
   to[5] = w16_sub(w16_sub(d[5], d[3]), w16_shl(t, 1));
 }
 
+// Frequencies and values that a length has.
+template <WinoLength LENGTH>
+constexpr bool wino_has(int frequency) {
+  return LENGTH == WINO_WHOLE || (frequency != 3 && frequency != 4);
+}
+template <WinoLength LENGTH>
+constexpr int wino_values = LENGTH == WINO_WHOLE ? 6 : 4;
+template <WinoLength LENGTH>
+constexpr int wino_outputs = LENGTH == WINO_WHOLE ? 4 : 2;
+
 // Transforms a tile of up to WINO_LANES channels. Only the frequency of the ones sees a constant,
-// such as the zero point, 36 times.
-template <bool SIGNED>
-TY_INLINE void wino_input(const uint8_t *const (&pixels)[36], int64_t c, bool half, w16 zero,
-                          int16_t *to, int64_t step) {
+// such as the middle of a byte's range, 36 times.
+template <bool SIGNED, WinoLength HEIGHT, WinoLength WIDTH>
+TY_INLINE void wino_input(const uint8_t *const (&pixels)[36], int64_t c, bool half, int16_t *to,
+                          int64_t step) {
   w16 columns[6][6];
 #pragma GCC unroll 6
-  for (int j = 0; j < 6; ++j) {
+  for (int j = 0; j < wino_values<WIDTH>; ++j) {
     w16 d[6], found[6];
 #pragma GCC unroll 6
-    for (int i = 0; i < 6; ++i) d[i] = w16_load<SIGNED>(pixels[i * 6 + j] + c, half);
-    wino_forward(d, found);
+    for (int i = 0; i < wino_values<HEIGHT>; ++i)
+      d[i] = w16_load<SIGNED>(pixels[i * 6 + j] + c, half);
+    wino_forward<HEIGHT>(d, found);
 #pragma GCC unroll 6
-    for (int i = 0; i < 6; ++i) columns[i][j] = found[i];
+    for (int i = 0; i < 6; ++i)
+      if (wino_has<HEIGHT>(i)) columns[i][j] = found[i];
   }
 #pragma GCC unroll 6
   for (int i = 0; i < 6; ++i) {
+    if (!wino_has<HEIGHT>(i)) continue;
     w16 found[6];
-    wino_forward(columns[i], found);
-    if (i == 1) found[1] = w16_sub(found[1], zero);
+    wino_forward<WIDTH>(columns[i], found);
+    if (i == 1 && !SIGNED) found[1] = w16_sub(found[1], w16_set1(36 * 128));
 #pragma GCC unroll 6
-    for (int j = 0; j < 6; ++j) w16_store(to + (i * 6 + j) * step, found[j]);
+    for (int j = 0; j < 6; ++j)
+      if (wino_has<WIDTH>(j)) w16_store(to + (i * 6 + j) * step, found[j]);
   }
 }
 
-// Six products of frequencies into four outputs times 24, 12, 6 and 6.
+// Products of frequencies into outputs times 24 and 12, and 6 and 6 where there are four.
+template <WinoLength LENGTH>
 TY_INLINE void wino_back(const vi (&m)[6], vi (&to)[4]) {
   const vi a = vi_add(m[1], m[2]), b = vi_sub(m[1], m[2]);
+  if (LENGTH == WINO_SHORT) {
+    to[0] = vi_sub(m[0], vi_shl(a, 2));
+    to[1] = vi_sub(m[5], vi_shl(b, 1));
+    return;
+  }
   const vi c = vi_add(m[3], m[4]), d = vi_sub(m[3], m[4]);
   to[0] = vi_add(vi_sub(m[0], vi_shl(a, 2)), c);
   to[1] = vi_sub(d, vi_shl(b, 1));
@@ -102,39 +135,10 @@ TY_INLINE void wino_back(const vi (&m)[6], vi (&to)[4]) {
   to[3] = vi_add(vi_sub(m[5], b), vi_shl(d, 1));
 }
 
+// The power of two in what wino_back multiplies an output by.
+TY_INLINE constexpr int wino_power(int output) { return output < 2 ? 3 - output : 1; }
+
 // Divides by 9 2^SHIFT what is a multiple of it: times the inverse of 9 modulo 2^32.
-template <int SHIFT>
-TY_INLINE vi wino_exact(vi x) {
-  return vi_sar(vi_mul(x, vi_set1(0x38e38e39)), SHIFT);
-}
-
-// The second dimension of a row that is a multiple of 2^POWER, from 24, 12, 6 and 6.
-template <int POWER>
-TY_INLINE void wino_row(const vi (&m)[6], vi (&to)[4]) {
-  vi found[4];
-  wino_back(m, found);
-  to[0] = wino_exact<POWER + 3>(found[0]);
-  to[1] = wino_exact<POWER + 2>(found[1]);
-  to[2] = wino_exact<POWER + 1>(found[2]);
-  to[3] = wino_exact<POWER + 1>(found[3]);
-}
-
-// Products of one tile, [36][16 outputs], into the sums of 4 x 4 pixels for TY_VF outputs.
-TY_INLINE void wino_output(const int32_t *from, vi (&to)[4][4]) {
-  vi rows[4][6];
-#pragma GCC unroll 6
-  for (int j = 0; j < 6; ++j) {
-    vi m[6], found[4];
-#pragma GCC unroll 6
-    for (int i = 0; i < 6; ++i) m[i] = vi_load(from + (i * 6 + j) * 16);
-    wino_back(m, found);
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) rows[i][j] = found[i];
-  }
-  wino_row<3>(rows[0], to[0]);
-  wino_row<2>(rows[1], to[1]);
-  wino_row<1>(rows[2], to[2]);
-  wino_row<1>(rows[3], to[3]);
-}
+#define wino_exact(x, shift) vi_sar(vi_mul((x), vi_set1(0x38e38e39)), (shift))
 
 }  // namespace TY_ISA

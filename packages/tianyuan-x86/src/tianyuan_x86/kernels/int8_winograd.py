@@ -26,10 +26,11 @@ TIERS = INT8_TIERS
 
 WEIGHT = "q8_wino_f43"
 _FREQUENCIES = 36
-# As in int8_winograd.cpp: L2_BYTES, FEWEST_TILES, MAX_BLOCKS, TILE_PRODUCTS and WINO_LANES.
+# As in int8_winograd.cpp: L2_BYTES, FEWEST_TILES, MAX_BLOCKS, bytes of TILE_SUMS and of ROW_SUMS of
+# a GROUP, and WINO_LANES.
 _L2_BYTES, _FEWEST_TILES = 448 * 1024, 28
 _BLOCKS = {"avx2": 1, "vnni": 4}
-_TILE_PRODUCTS = _FREQUENCIES * 64
+_TILE_BYTES, _ROW_BYTES = 24 * 64, 28 * 6 * 64
 _LANES = {"avx2": 16, "vnni": 32}
 
 # Rows of the transform of weights; those of 0 and of infinity are six times as large as they need
@@ -109,14 +110,14 @@ def _workspace(tier: str, call: Call) -> int:
     if 0 in (g.n, g.o) or g.oh <= 0 or g.ow <= 0:
         return 0
     room = q8.round_up(g.c, _LANES[tier])
-    products = _BLOCKS[tier] * _TILE_PRODUCTS
-    fit = max(_L2_BYTES // (_FREQUENCIES * room * 2 + products), _FEWEST_TILES)
+    blocks = _BLOCKS[tier]
+    fit = max(_L2_BYTES // (_FREQUENCIES * room * 2 + blocks * _TILE_BYTES), _FEWEST_TILES)
     # With fewer threads than planned, blocks may be as large as for one.
     tiles = _tiles(call)
     block = -(-tiles // -(-tiles // fit))
     frequency = (-(-block * room * 2 // 64) | 1) * 64
-    own = _FREQUENCIES * frequency + block * products
-    size = 3 * q8.table_bytes(g.o) + geo.round_up(q8.channels(g.c), 64) + own * call.threads
+    own = _FREQUENCIES * frequency + blocks * (block * _TILE_BYTES + _ROW_BYTES)
+    size = 2 * q8.table_bytes(g.o) + geo.round_up(q8.channels(g.c), 64) + own * call.threads
     return max(size, int8_conv.direct_workspace(tier, call))
 
 
