@@ -114,21 +114,26 @@ TY_INLINE void by_kind(const Wino &w, int64_t begin, int64_t end, const Body &bo
   }
 }
 
+// Transforms tiles of a kind, those of a row of the image together.
 template <bool SIGNED, WinoLength HEIGHT, WinoLength WIDTH>
 void transform_tiles(const Wino &w, const Kind &kind, int64_t begin, int64_t end, int16_t *v) {
   const Q8ConvShape &s = w.s;
-  for (int64_t tile = begin; tile < end; ++tile, v += w.v_row) {
-    const Place place = place_of(kind, tile);
-    const uint8_t *pixels[36];
-    for (int64_t i = 0; i < 6; ++i)
-      for (int64_t j = 0; j < 6; ++j) {
-        const int64_t iy = place.y + i - s.top, ix = place.x + j - s.left;
-        const bool inside = iy >= 0 && iy < s.h && ix >= 0 && ix < s.w;
-        pixels[i * 6 + j] =
-            inside ? w.x + ((place.image * s.h + iy) * s.w + ix) * w.channels : w.line;
-      }
+  while (begin < end) {
+    const Place place = place_of(kind, begin);
+    const int64_t here = kind.x + kind.columns - place.x / WINO_OUT;
+    const int64_t count = lesser(here, end - begin);
+    WinoRows rows = {{}, {}, s.w, w.line};
+    for (int64_t i = 0; i < 6; ++i) {
+      const int64_t y = place.y + i - s.top;
+      const bool inside = y >= 0 && y < s.h;
+      rows.start[i] = inside ? w.x + (place.image * s.h + y) * s.w * w.channels : w.line;
+      rows.step[i] = inside ? w.channels : 0;
+    }
     for (int64_t c = 0; c < w.channels; c += WINO_LANES)
-      wino_input<SIGNED, HEIGHT, WIDTH>(pixels, c, w.channels - c < WINO_LANES, v + c, w.v_step);
+      wino_input<SIGNED, HEIGHT, WIDTH>(rows, place.x - s.left, count, c, wino_mask(w.channels - c),
+                                        v + c, w.v_row, w.v_step);
+    begin += count;
+    v += count * w.v_row;
   }
 }
 
@@ -264,8 +269,8 @@ void multiply(const Wino &w, const int16_t *v, int64_t first, int64_t tiles, int
 
 // Stores 16 outputs of each block, of up to four pixels in a column; whole: [pixel][block].
 template <int NR>
-TY_INLINE void store_column(const Wino &w, const vi (&whole)[4][NR * Q8_PARTS], uint8_t *to,
-                            int64_t step, int64_t count) {
+TY_INLINE void store_column(const Q8Narrow &narrow, const vi (&whole)[4][NR * Q8_PARTS],
+                            uint8_t *to, int64_t step, int64_t count) {
 #if TY_VF == 16
   const vi order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   enum { PIXELS = 4 / NR };
@@ -274,7 +279,7 @@ TY_INLINE void store_column(const Wino &w, const vi (&whole)[4][NR * Q8_PARTS], 
     vi some[4];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) some[i] = whole[y + i / NR][i % NR];
-    const vi bytes = _mm512_permutexvar_epi32(order, q8_narrowed(some, w.narrow));
+    const vi bytes = _mm512_permutexvar_epi32(order, q8_narrowed(some, narrow));
     uint8_t *at = to + y * step;
     if (NR == 4) {
       if (y < count) _mm512_storeu_si512(at, bytes);
@@ -298,7 +303,7 @@ TY_INLINE void store_column(const Wino &w, const vi (&whole)[4][NR * Q8_PARTS], 
 #pragma GCC unroll 2
   for (int y = 0; y < 4; y += 2) {
     const vi some[4] = {whole[y][0], whole[y][1], whole[y + 1][0], whole[y + 1][1]};
-    const vi bytes = _mm256_permutevar8x32_epi32(q8_narrowed(some, w.narrow), order);
+    const vi bytes = _mm256_permutevar8x32_epi32(q8_narrowed(some, narrow), order);
     uint8_t *at = to + y * step;
     if (y < count) _mm_storeu_si128(reinterpret_cast<__m128i *>(at), _mm256_castsi256_si128(bytes));
     if (y + 1 < count)
@@ -306,6 +311,9 @@ TY_INLINE void store_column(const Wino &w, const vi (&whole)[4][NR * Q8_PARTS], 
   }
 #endif
 }
+
+// How results are stored: by way of 16 bits, without a residual or with one, or one by one.
+enum Finishing { PLAINLY, WITH_RESIDUAL, WIDELY };
 
 // Adds the scaled residual of 16 outputs.
 TY_INLINE void add_residual(const Q8Residual &r, int64_t at, vf (&t)[Q8_PARTS]) {
@@ -317,73 +325,78 @@ TY_INLINE void add_residual(const Q8Residual &r, int64_t at, vf (&t)[Q8_PARTS]) 
   }
 }
 
-// Column X of the pixels of a tile: transforms back, requantises and stores NR blocks of outputs.
-template <int NR, WinoLength HEIGHT, int X>
-TY_INLINE void finish_column(const Wino &w, const int32_t *m, const Place &place, int64_t o) {
-  const Q8ConvShape &s = w.s;
-  const int64_t rows = lesser(WINO_OUT, s.oh - place.y), step = s.ow * w.y_pixel;
-  const int64_t to = ((place.image * s.oh + place.y) * s.ow + place.x + X) * w.y_pixel + o;
-  vi whole[4][NR * Q8_PARTS];
-#pragma GCC unroll 4
-  for (int n = 0; n < NR; ++n) {
-    vf t[4][Q8_PARTS];
+// Scaled sums of up to four pixels in column x of a tile, for 16 outputs.
+template <WinoLength HEIGHT>
+TY_INLINE void scaled_column(const int32_t *m, int power, const int32_t *bias,
+                             const float *multiplier, vf (&t)[4][Q8_PARTS]) {
 #pragma GCC unroll 2
-    for (int part = 0; part < Q8_PARTS; ++part) {
-      const int64_t lane = o + n * 16 + part * TY_VF;
-      const vi bias = vi_load(w.bias + lane);
-      const vf factor = vload(w.multiplier + lane);
-      vi found[6], sums[4] = {vi_set1(0), vi_set1(0), vi_set1(0), vi_set1(0)};
+  for (int part = 0; part < Q8_PARTS; ++part) {
+    vi found[6], sums[4];
 #pragma GCC unroll 6
-      for (int i = 0; i < 6; ++i)
-        if (wino_has<HEIGHT>(i))
-          found[i] = vi_load(m + n * TILE_SUMS + (i * WINO_OUT + X) * 16 + part * TY_VF);
-      wino_back<HEIGHT>(found, sums);
-      sums[0] = wino_exact(sums[0], wino_power(0) + wino_power(X));
-      sums[1] = wino_exact(sums[1], wino_power(1) + wino_power(X));
-      sums[2] = wino_exact(sums[2], wino_power(2) + wino_power(X));
-      sums[3] = wino_exact(sums[3], wino_power(3) + wino_power(X));
-#pragma GCC unroll 4
-      for (int y = 0; y < 4; ++y) t[y][part] = vmul(vi_to_vf(vi_add(sums[y], bias)), factor);
-    }
-    if (w.residual.data != nullptr)
-      for (int64_t y = 0; y < rows; ++y) add_residual(w.residual, to + y * step + n * 16, t[y]);
-    if (!w.narrow.fits)
-      for (int64_t y = 0; y < rows; ++y) {
-        Q8Lanes lanes;
-#pragma GCC unroll 2
-        for (int part = 0; part < Q8_PARTS; ++part)
-          lanes.part[part] = q8_finish(t[y][part], w.store);
-        q8_store16(w.y + to + y * step + n * 16, lanes, 16);
-      }
+    for (int i = 0; i < 6; ++i)
+      if (wino_has<HEIGHT>(i)) found[i] = vi_load(m + i * WINO_OUT * 16 + part * TY_VF);
+    wino_back<HEIGHT>(found, sums);
+    const vi centre = vi_load(bias + part * TY_VF);
+    const vf factor = vload(multiplier + part * TY_VF);
 #pragma GCC unroll 4
     for (int y = 0; y < 4; ++y)
-#pragma GCC unroll 2
-      for (int part = 0; part < Q8_PARTS; ++part)
-        whole[y][n * Q8_PARTS + part] = vf_to_vi(t[y][part]);
+      t[y][part] =
+          y < wino_outputs<HEIGHT>
+              ? vmul(vi_to_vf(vi_add(wino_exact(sums[y], power + wino_power(y)), centre)), factor)
+              : vset1(0.0f);
   }
-  if (w.narrow.fits) store_column<NR>(w, whole, w.y + to, step, rows);
 }
 
-// Finishes tiles of one height with NR blocks of outputs.
-template <int NR, WinoLength HEIGHT>
+// Transforms the columns of tiles of one height back, requantises and stores NR blocks of outputs.
+template <int NR, WinoLength HEIGHT, Finishing MODE>
 void finish_tiles(const Wino &w, const Kind &kind, int64_t begin, int64_t end, const int32_t *m,
                   int64_t o) {
+  const int64_t step = w.s.ow * w.y_pixel;
+  const int32_t *bias = w.bias + o;
+  const float *multiplier = w.multiplier + o;
+  const Q8Narrow narrow = w.narrow;
+  const Q8Residual residual = w.residual;
   for (int64_t tile = begin; tile < end; ++tile, m += NR * TILE_SUMS) {
     const Place place = place_of(kind, tile);
-    const int64_t columns = w.s.ow - place.x;
-    finish_column<NR, HEIGHT, 0>(w, m, place, o);
-    if (columns > 1) finish_column<NR, HEIGHT, 1>(w, m, place, o);
-    if (columns > 2) finish_column<NR, HEIGHT, 2>(w, m, place, o);
-    if (columns > 3) finish_column<NR, HEIGHT, 3>(w, m, place, o);
+    const int64_t rows = lesser(WINO_OUT, w.s.oh - place.y);
+    const int64_t columns = lesser(WINO_OUT, w.s.ow - place.x);
+    int64_t to = ((place.image * w.s.oh + place.y) * w.s.ow + place.x) * w.y_pixel + o;
+    for (int x = 0; x < columns; ++x, to += w.y_pixel) {
+      vi whole[4][NR * Q8_PARTS];
+#pragma GCC unroll 4
+      for (int n = 0; n < NR; ++n) {
+        vf t[4][Q8_PARTS];
+        scaled_column<HEIGHT>(m + n * TILE_SUMS + x * 16, wino_power(x), bias + n * 16,
+                              multiplier + n * 16, t);
+#pragma GCC unroll 4
+        for (int y = 0; y < 4; ++y) {
+          const int64_t at = to + y * step + n * 16;
+          if (MODE != PLAINLY && y < rows && residual.data != nullptr)
+            add_residual(residual, at, t[y]);
+          if (MODE == WIDELY && y < rows) {
+            Q8Lanes lanes;
+#pragma GCC unroll 2
+            for (int i = 0; i < Q8_PARTS; ++i) lanes.part[i] = q8_finish(t[y][i], w.store);
+            q8_store16(w.y + at, lanes, 16);
+          }
+#pragma GCC unroll 2
+          for (int i = 0; i < Q8_PARTS; ++i) whole[y][n * Q8_PARTS + i] = vf_to_vi(t[y][i]);
+        }
+      }
+      if (MODE != WIDELY) store_column<NR>(narrow, whole, w.y + to, step, rows);
+    }
   }
 }
 
 typedef void (*Finish)(const Wino &, const Kind &, int64_t, int64_t, const int32_t *, int64_t);
-#define WINO_FINISH(NR) {finish_tiles<NR, WINO_WHOLE>, finish_tiles<NR, WINO_SHORT>}
+#define WINO_FINISH(NR, height)                                                \
+  {finish_tiles<NR, height, PLAINLY>, finish_tiles<NR, height, WITH_RESIDUAL>, \
+   finish_tiles<NR, height, WIDELY>}
+#define WINO_FINISHES(NR) {WINO_FINISH(NR, WINO_WHOLE), WINO_FINISH(NR, WINO_SHORT)}
 #if TY_VF == 16
-const Finish finishes[3][2] = {WINO_FINISH(1), WINO_FINISH(2), WINO_FINISH(4)};
+const Finish finishes[3][2][3] = {WINO_FINISHES(1), WINO_FINISHES(2), WINO_FINISHES(4)};
 #else
-const Finish finishes[1][2] = {WINO_FINISH(1)};
+const Finish finishes[1][2][3] = {WINO_FINISHES(1)};
 #endif
 
 // Multiplies `tiles` transformed tiles from tile `first` with blocks of outputs, and finishes them.
@@ -391,9 +404,12 @@ void run_outputs(const Wino &w, const int16_t *v, int64_t first, int64_t tiles, 
                  int64_t blocks, int32_t *m) {
   int32_t *row = m + w.block * MAX_BLOCKS * TILE_SUMS;
   multiply(w, v, first, tiles, o_block, blocks, row, m);
+  const Finishing mode = !w.narrow.fits               ? WIDELY
+                         : w.residual.data == nullptr ? PLAINLY
+                                                      : WITH_RESIDUAL;
   by_kind(w, first, first + tiles, [&](const Kind &kind, int64_t begin, int64_t end) {
-    finishes[blocks / 2][kind.height](w, kind, begin, end, m + (begin - first) * blocks * TILE_SUMS,
-                                      o_block * 16);
+    finishes[blocks / 2][kind.height][mode](w, kind, begin, end,
+                                            m + (begin - first) * blocks * TILE_SUMS, o_block * 16);
   });
 }
 

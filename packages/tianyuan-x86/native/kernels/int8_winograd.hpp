@@ -20,12 +20,14 @@ TY_INLINE w16 w16_add(w16 a, w16 b) { return _mm512_add_epi16(a, b); }
 TY_INLINE w16 w16_sub(w16 a, w16 b) { return _mm512_sub_epi16(a, b); }
 #define w16_shl(a, n) _mm512_slli_epi16((a), (n))
 TY_INLINE void w16_store(int16_t *to, w16 x) { _mm512_storeu_si512(to, x); }
-// Widens the bytes of 32 channels, or of 16 where no more are there.
+// Which of 32 channels are there.
+typedef __mmask32 WinoMask;
+TY_INLINE WinoMask wino_mask(int64_t channels) {
+  return channels < WINO_LANES ? (WinoMask{1} << channels) - 1 : ~WinoMask{0};
+}
 template <bool SIGNED>
-TY_INLINE w16 w16_load(const uint8_t *from, bool half) {
-  const __m256i bytes =
-      half ? _mm256_zextsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i *>(from)))
-           : _mm256_loadu_si256(reinterpret_cast<const __m256i *>(from));
+TY_INLINE w16 w16_load(const uint8_t *from, WinoMask mask) {
+  const __m256i bytes = _mm256_maskz_loadu_epi8(mask, from);
   return SIGNED ? _mm512_cvtepi8_epi16(bytes) : _mm512_cvtepu8_epi16(bytes);
 }
 // Adds the products of pairs, which may wrap around.
@@ -46,8 +48,11 @@ TY_INLINE w16 w16_sub(w16 a, w16 b) { return _mm256_sub_epi16(a, b); }
 TY_INLINE void w16_store(int16_t *to, w16 x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i *>(to), x);
 }
+// Channels come in whole vectors.
+struct WinoMask {};
+TY_INLINE WinoMask wino_mask(int64_t) { return {}; }
 template <bool SIGNED>
-TY_INLINE w16 w16_load(const uint8_t *from, bool) {
+TY_INLINE w16 w16_load(const uint8_t *from, WinoMask) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(from));
   return SIGNED ? _mm256_cvtepi8_epi16(bytes) : _mm256_cvtepu8_epi16(bytes);
 }
@@ -90,32 +95,54 @@ constexpr int wino_values = LENGTH == WINO_WHOLE ? 6 : 4;
 template <WinoLength LENGTH>
 constexpr int wino_outputs = LENGTH == WINO_WHOLE ? 4 : 2;
 
-// Transforms a tile of up to WINO_LANES channels. Only the frequency of the ones sees a constant,
-// such as the middle of a byte's range, 36 times.
+// Six rows of pixels, each a start and the distance between pixels, which is 0 in padding.
+struct WinoRows {
+  const uint8_t *start[6];
+  int64_t step[6];
+  int64_t width;
+  const uint8_t *line;  // what pixels left and right of the image are
+};
+
+// Transforms column x of the rows.
+template <bool SIGNED, WinoLength HEIGHT>
+TY_INLINE void wino_column(const WinoRows &rows, int64_t x, int64_t c, WinoMask mask,
+                           w16 (&to)[6]) {
+  const bool inside = x >= 0 && x < rows.width;
+  w16 d[6];
+#pragma GCC unroll 6
+  for (int i = 0; i < wino_values<HEIGHT>; ++i)
+    d[i] = w16_load<SIGNED>((inside ? rows.start[i] + x * rows.step[i] : rows.line) + c, mask);
+  wino_forward<HEIGHT>(d, to);
+}
+
+// Transforms `count` tiles next to each other from column x on, for up to WINO_LANES channels; the
+// two columns that neighbours share once. Only the frequency of the ones sees a constant, such as
+// the middle of a byte's range, 36 times.
 template <bool SIGNED, WinoLength HEIGHT, WinoLength WIDTH>
-TY_INLINE void wino_input(const uint8_t *const (&pixels)[36], int64_t c, bool half, int16_t *to,
-                          int64_t step) {
-  w16 columns[6][6];
+TY_INLINE void wino_input(const WinoRows &rows, int64_t x, int64_t count, int64_t c, WinoMask mask,
+                          int16_t *to, int64_t v_row, int64_t step) {
+  w16 shared[2][6];
+  wino_column<SIGNED, HEIGHT>(rows, x, c, mask, shared[0]);
+  wino_column<SIGNED, HEIGHT>(rows, x + 1, c, mask, shared[1]);
+  for (int64_t tile = 0; tile < count; ++tile, x += WINO_OUT, to += v_row) {
+    w16 fresh[4][6];
+#pragma GCC unroll 4
+    for (int j = 2; j < wino_values<WIDTH>; ++j)
+      wino_column<SIGNED, HEIGHT>(rows, x + j, c, mask, fresh[j - 2]);
 #pragma GCC unroll 6
-  for (int j = 0; j < wino_values<WIDTH>; ++j) {
-    w16 d[6], found[6];
+    for (int i = 0; i < 6; ++i) {
+      if (!wino_has<HEIGHT>(i)) continue;
+      w16 found[6], row[6] = {shared[0][i], shared[1][i], fresh[0][i], fresh[1][i]};
+      if (WIDTH == WINO_WHOLE) {
+        row[4] = shared[0][i] = fresh[2][i];
+        row[5] = shared[1][i] = fresh[3][i];
+      }
+      wino_forward<WIDTH>(row, found);
+      if (i == 1 && !SIGNED) found[1] = w16_sub(found[1], w16_set1(36 * 128));
 #pragma GCC unroll 6
-    for (int i = 0; i < wino_values<HEIGHT>; ++i)
-      d[i] = w16_load<SIGNED>(pixels[i * 6 + j] + c, half);
-    wino_forward<HEIGHT>(d, found);
-#pragma GCC unroll 6
-    for (int i = 0; i < 6; ++i)
-      if (wino_has<HEIGHT>(i)) columns[i][j] = found[i];
-  }
-#pragma GCC unroll 6
-  for (int i = 0; i < 6; ++i) {
-    if (!wino_has<HEIGHT>(i)) continue;
-    w16 found[6];
-    wino_forward<WIDTH>(columns[i], found);
-    if (i == 1 && !SIGNED) found[1] = w16_sub(found[1], w16_set1(36 * 128));
-#pragma GCC unroll 6
-    for (int j = 0; j < 6; ++j)
-      if (wino_has<WIDTH>(j)) w16_store(to + (i * 6 + j) * step, found[j]);
+      for (int j = 0; j < 6; ++j)
+        if (wino_has<WIDTH>(j)) w16_store(to + (i * 6 + j) * step, found[j]);
+    }
   }
 }
 
@@ -138,7 +165,14 @@ TY_INLINE void wino_back(const vi (&m)[6], vi (&to)[4]) {
 // The power of two in what wino_back multiplies an output by.
 TY_INLINE constexpr int wino_power(int output) { return output < 2 ? 3 - output : 1; }
 
-// Divides by 9 2^SHIFT what is a multiple of it: times the inverse of 9 modulo 2^32.
-#define wino_exact(x, shift) vi_sar(vi_mul((x), vi_set1(0x38e38e39)), (shift))
+// Divides by 9 2^shift what is a multiple of it: times the inverse of 9 modulo 2^32.
+TY_INLINE vi wino_exact(vi x, int shift) {
+  const vi product = vi_mul(x, vi_set1(0x38e38e39));
+#if TY_VF == 16
+  return _mm512_sra_epi32(product, _mm_cvtsi32_si128(shift));
+#else
+  return _mm256_sra_epi32(product, _mm_cvtsi32_si128(shift));
+#endif
+}
 
 }  // namespace TY_ISA
