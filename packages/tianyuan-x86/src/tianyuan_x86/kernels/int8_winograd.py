@@ -2,11 +2,15 @@
 
 F(4 x 4, 3 x 3) takes 36 products per pair of channels for 16 pixels instead of 144. Without
 fractions its transformed operands fit 16 bits: an image grows by 10 in each dimension, and 100
-differences of two bytes are at most 25500; weights grow by 7, to 6272. The transform back gives
-outputs times up to 24^2 = 9 * 2^6. All of it is computed modulo 2^32, where 9 has an inverse, so
-a sum is known modulo 2^26: exactly, where it is known to lie in a range of that length. It is
-where the magnitudes of its weights sum to less than 2^26 / 255; the kernel looks, and multiplies
-directly where one sum does not. Of up to 228 channels all do.
+differences of a byte to the middle of its range are at most 12800; weights grow by 7, to 6272. The
+transform back gives outputs times up to 24^2 = 9 * 2^6. All of it is computed modulo 2^32, where 9
+has an inverse, so a sum is known modulo 2^26: exactly, where it is known to lie within 2^25 of 0.
+It does where the magnitudes of its weights sum to less than 2^18; the kernel looks, and multiplies
+directly where one sum does not. Of up to 227 channels all do.
+
+Where up to two rows or columns are left for the last tiles, these are F(2, 3): its four points are
+among those of F(4, 3), so that they take the same weights, and leave out the others. A plane of
+14 x 14 takes 22^2 products instead of 24^2.
 """
 
 from __future__ import annotations
@@ -100,9 +104,15 @@ def _reason(unbiased: bool, call: Call) -> str | None:
     return int8_conv.symmetric_reason(unbiased, call)
 
 
-def _tiles(call: Call) -> int:
+def _points(extent: int) -> int:
+    """Return the products of a dimension of outputs."""
+    short = extent % 4 in (1, 2)
+    return 6 * (-(-extent // 4) - short) + 4 * short
+
+
+def _products(call: Call) -> int:
     g = geo.geometry(call)
-    return int(g.n * -(-g.oh // 4) * -(-g.ow // 4))
+    return int(g.n * _points(g.oh) * _points(g.ow))
 
 
 def _workspace(tier: str, call: Call) -> int:
@@ -113,7 +123,7 @@ def _workspace(tier: str, call: Call) -> int:
     blocks = _BLOCKS[tier]
     fit = max(_L2_BYTES // (_FREQUENCIES * room * 2 + blocks * _TILE_BYTES), _FEWEST_TILES)
     # With fewer threads than planned, blocks may be as large as for one.
-    tiles = _tiles(call)
+    tiles = int(g.n * -(-g.oh // 4) * -(-g.ow // 4))
     block = -(-tiles // -(-tiles // fit))
     frequency = (-(-block * room * 2 // 64) | 1) * 64
     own = _FREQUENCIES * frequency + blocks * (block * _TILE_BYTES + _ROW_BYTES)
@@ -128,11 +138,11 @@ _WEIGHTS, _TRANSFORMED = 1.2e10, 2.0e10
 
 
 def _cost(tier: str, call: Call) -> float:
-    g, tiles = geo.geometry(call), _tiles(call)
+    g, count = geo.geometry(call), _products(call)
     c, o = q8.round_up(g.c, 16), q8.round_up(g.o, 16)
-    products = 2.0 * tiles * _FREQUENCIES * c * o / _RATE[tier]
+    products = 2.0 * count * c * o / _RATE[tier]
     weights = 2.0 * _FREQUENCIES * c * o / _WEIGHTS
-    transforms = tiles * _FREQUENCIES * (2.0 * c + 4.0 * o) / _TRANSFORMED
+    transforms = count * (2.0 * c + 4.0 * o) / _TRANSFORMED
     threads = min(float(call.threads), max(1.0, g.flops / 2e6))
     return 2e-6 + (max(products, weights) + transforms) / threads
 
