@@ -16,7 +16,8 @@ enum PairKind {
   PAIR_BLOCKS,  // rows 32 bytes apart, in one or two halves -> blocks of 16 channels
   PAIR_LANES,   // the same of some channels, one half -> the others stay as they are
   PAIR_IMAGE,   // rows `a_row` apart -> blocks of 16 channels
-  PAIR_MATRIX   // rows `a_row` apart -> rows of float32
+  PAIR_MATRIX,  // rows `a_row` apart -> rows of float32
+  PAIR_ROWS     // rows `a_row` apart -> rows that are kept in bfloat16
 };
 
 struct PairTile {
@@ -26,7 +27,8 @@ struct PairTile {
   int64_t n_segments;
   int64_t a_row;           // PAIR_BLOCKS: bytes between the halves; else between rows
   int64_t b_step, b_next;  // words between pairs, between the two vectors
-  const char *ahead;       // what tiles to come will read, a cache line a pair, or NULL
+  const char *ahead;       // what tiles to come will read, or NULL
+  int64_t ahead_step;      // bytes of it that are asked for with each pair
   const float *bias;       // of the first output, or NULL
   const void *residual;    // in the form of y, or NULL
   void *y;                 // uint16_t or float

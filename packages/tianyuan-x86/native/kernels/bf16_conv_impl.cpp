@@ -16,6 +16,7 @@ void run_item(const Items &items, const Item &item, const float *origin) {
   tile.a_row = 4 * p.sh * b.row;
   tile.b_step = VF;
   tile.b_next = pair_weight_words(p);
+  tile.ahead_step = 64;
   const bool small = tile.b_next * 4 * TILE_VECTORS <= AHEAD_BYTES;
   for (int64_t block = item.o0; block < item.o1; block += TILE_VECTORS) {
     const int vectors = static_cast<int>(lesser(TILE_VECTORS, item.o1 - block));

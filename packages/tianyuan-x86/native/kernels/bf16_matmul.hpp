@@ -13,8 +13,10 @@ enum {
 
 struct PairProduct {
   int64_t rows, n, k;
-  const float *a, *b, *bias, *residual;
-  float *c;
+  const float *b, *bias, *residual;
+  void *c;
+  bool keeps;     // c is rows of pairs too, and has no residual
+  int64_t c_row;  // values between rows of c
   Epilogue epilogue;
 };
 
@@ -31,12 +33,20 @@ TY_INLINE PairTile panel_tile(const PairProduct &p, int64_t panel) {
   tile.b_step = PAIR_PANEL;
   tile.b_next = VF;
   tile.bias = p.bias ? p.bias + first : nullptr;
-  tile.y_row = p.n;
+  tile.y_row = p.c_row;
   tile.y_next = VF;
   tile.epilogue = p.epilogue;
   for (int v = 0; v < 2; ++v)
     tile.valid[v] = vtail_of(p.n - first > v * VF ? p.n - first - v * VF : 0);
   return tile;
+}
+
+// Lets a tile write rows from `row` on.
+TY_INLINE void point_to(const PairProduct &p, int64_t row, int64_t panel, PairTile *tile) {
+  const int64_t at = row * p.c_row + panel * PAIR_PANEL;
+  tile->y = p.keeps ? static_cast<void *>(static_cast<element *>(p.c) + at)
+                    : static_cast<void *>(static_cast<float *>(p.c) + at);
+  tile->residual = p.residual ? p.residual + at : nullptr;
 }
 
 // Rows [begin, end) of `a` by one panel of columns.

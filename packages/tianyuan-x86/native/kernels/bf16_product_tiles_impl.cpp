@@ -56,10 +56,10 @@ void pair_panel_run(const PairProduct &p, const char *a, int64_t panel, int64_t 
     float *const found = sums[i % 2];
     tile.a = a + first * tile.a_row;
     multiply(&tile, steps, found);
-    tile.y = p.c + first * p.n + panel * PAIR_PANEL;
-    tile.residual = p.residual ? p.residual + first * p.n + panel * PAIR_PANEL : nullptr;
+    point_to(p, first, panel, &tile);
+    const auto finish = p.keeps ? finish_row<PAIR_ROWS> : finish_row<PAIR_MATRIX>;
     for (int64_t row = i * rows.height - at; row < rows.height; ++row)
-      finish_row<PAIR_MATRIX>(&tile, found + row * vectors * VF, vectors, row * tile.y_row);
+      finish(&tile, found + row * vectors * VF, vectors, row * tile.y_row);
   }
   tile_release();
 }

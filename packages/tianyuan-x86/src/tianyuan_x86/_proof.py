@@ -85,11 +85,12 @@ def _pair_calls() -> Iterator[tuple[Call, list[np.ndarray]]]:
         yield _call("conv2d_fused", [x, w, _rounded(rng, o), y], biased)
         yield _call("conv2d_fused", [x, w, y], Conv2dFused(*place, **ends))
     for transposed in (False, True):
-        a, b = _rounded(rng, 35, 75), _rounded(rng, 75, 50)
-        b = np.ascontiguousarray(b.T) if transposed else b
-        yield _call("matmul", [a, b], Matmul(transpose_b=transposed))
-        fused = MatmulFused(transpose_b=transposed, has_bias=True, activation="relu")
-        yield _call("matmul_fused", [a, b, _rounded(rng, 50)], fused)
+        for a_shape, n in (((35, 75), 50), ((1, 35, 64), 96)):
+            a, b = _rounded(rng, *a_shape), _rounded(rng, a_shape[-1], n)
+            b = np.ascontiguousarray(b.T) if transposed else b
+            yield _call("matmul", [a, b], Matmul(transpose_b=transposed))
+            fused = MatmulFused(transpose_b=transposed, has_bias=True, activation="relu")
+            yield _call("matmul_fused", [a, b, _rounded(rng, n)], fused)
 
 
 def _rounded(rng: np.random.Generator, *shape: int) -> np.ndarray:

@@ -12,7 +12,7 @@ from ..ops.attrs import Shape
 from .graph import Graph, Node, Rebuilder, Value
 from .joining import least
 from .options import Options
-from .passes import dead
+from .passes import algebra, dead
 from .passes.match import emit, produced_by, rewrite
 from .selection import is_alias
 
@@ -100,7 +100,10 @@ def join(graph: Graph, device: str, options: Options) -> Graph:
     if not any(node.op.name == "attention" for node in graph.nodes):
         return graph
     joined = rewrite(graph, _Joining(graph, device, options).visit)
-    return graph if joined is graph else dead.run(joined, options)
+    if joined is graph:
+        return graph
+    # Reshapes that do nothing would keep values in plain layouts.
+    return dead.run(algebra.run(joined, options), options)
 
 
 def _attrs(attention: Node, operands: Sequence[_Rows]) -> AttentionHeads:

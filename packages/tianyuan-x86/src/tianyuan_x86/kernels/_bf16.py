@@ -11,7 +11,8 @@ from functools import partial
 import numpy as np
 from tianyuan.dtypes import as_dtype
 from tianyuan.kernel import Layout
-from tianyuan.shapes import Shape
+from tianyuan.op import TensorSpec
+from tianyuan.shapes import Shape, format_shape
 
 from .._tier import Tier
 from ._int8 import TILE_ROWS
@@ -22,6 +23,9 @@ WIDE_WEIGHT = "oihw16o32i_bf16"  # planes of 32 inputs, as tiles hold
 FIRST_WEIGHT = "ohw16o2wi_bf16"  # pairs run along a kernel's row, channels innermost
 MATRIX = "kn32n2k_bf16"  # second operand (K, N)
 MATRIX_TRANSPOSED = "nk32n2k_bf16"  # second operand (N, K)
+
+ROWS = "bmk_bf16"  # rows of a product, between it and attention or another one
+STEP = 32  # terms: rows are filled up to whole steps of them
 
 LANES = 16
 ROUNDING = 2.0**-8  # largest relative error of a result that is kept in bfloat16
@@ -162,6 +166,27 @@ def _unpack_matrix(transposed: bool, array: np.ndarray, shape: Shape) -> np.ndar
     return np.ascontiguousarray(rows if transposed else rows.T)
 
 
+def _row_extents(shape: Shape) -> Shape:
+    # A step more than a power of two, so that neighbours do not meet in a cache's sets.
+    b, m, k = shape
+    return (b, m, (-(-k // STEP) + 1) * STEP // 2)
+
+
+def _pack_rows(array: np.ndarray) -> np.ndarray:
+    return words(np.pad(padded(array, 1, 1, STEP), ((0, 0), (0, 0), (0, STEP))))
+
+
+def _unpack_rows(array: np.ndarray, shape: Shape) -> np.ndarray:
+    return np.ascontiguousarray(values(array)[..., : shape[2]])
+
+
+def holds(spec: TensorSpec) -> str | None:
+    """Return why kernels do not take a value as rows in bfloat16, or None."""
+    if spec.ndim != 3 or spec.shape[-1] % STEP:
+        return f"serves 3 axes, the last in whole steps of {STEP}, got {format_shape(spec.shape)}"
+    return None
+
+
 def all_layouts() -> list[Layout]:
     """Return the layouts of images and weights without groups; what pads them is zero."""
     forms = [
@@ -188,4 +213,5 @@ def all_layouts() -> list[Layout]:
         )
         for name, transposed in ((MATRIX, False), (MATRIX_TRANSPOSED, True))
     ]
-    return [rounded_layout(*form) for form in forms]
+    rows = rounded_layout(ROWS, 3, _row_extents, _pack_rows, _unpack_rows, padding="undefined")
+    return [rows, *(rounded_layout(*form) for form in forms)]

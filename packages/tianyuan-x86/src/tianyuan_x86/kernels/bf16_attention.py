@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tianyuan.kernel import BF16, Call, Kernel
+from tianyuan.kernel import BF16, PLAIN, Call, Kernel, Layouts
 
 from .._tier import BF16_TIERS, Tier
 from . import _bf16 as b16
@@ -17,7 +17,7 @@ _PANEL, _TILE_ROWS = 32, 14
 _MOST_KEYS = 2048  # a tile's scores of so many keys take 112 KiB
 _FEW_ROWS = 8  # fewer queries do not pay for packing the keys
 _RATE = 1.8e11  # floating-point operations per second and thread, in both products
-_WEIGHT_SECONDS = 4e-10  # for the exponential of one score
+_WEIGHT_SECONDS = 1.5e-10  # for the exponential of one score
 _BANDWIDTH = 3e10  # bytes per second of packing
 
 
@@ -33,6 +33,15 @@ def _supports(call: Call) -> str | None:
     return None
 
 
+def _supports_kept(call: Call) -> str | None:
+    reason, attrs = _supports(call), call.attrs
+    for spec in (*call.inputs[:3], *call.outputs):
+        reason = reason or b16.holds(spec)
+    if attrs.depth % 2:
+        reason = reason or f"serves an even depth, got {attrs.depth}"
+    return reason
+
+
 def _row_bytes(values: int) -> int:
     return round_up(2 * values, 64) + 64
 
@@ -40,33 +49,40 @@ def _row_bytes(values: int) -> int:
 def _workspace(call: Call) -> int:
     _, rows, keys, depth, width = extents(call)
     padded = round_up(keys, _PANEL)
-    words = padded * -(-depth // 2) + round_up(width, _PANEL) * -(-keys // 2) + _TILE_ROWS * padded
+    columns = round_up(width, _PANEL)
+    words = padded * -(-depth // 2) + columns * -(-keys // 2) + _TILE_ROWS * max(padded, columns)
     room = rows * _row_bytes(depth) + 4 * words + _TILE_ROWS * _row_bytes(padded)
     return round_up(room, 64) * call.threads
 
 
-def _cost(rate: float, call: Call) -> float:
+def _cost(rate: float, value: int, call: Call) -> float:
     batch, rows, keys, depth, width = extents(call)
     scores = float(batch) * rows * round_up(keys, _PANEL)
     flops = 2.0 * scores * (depth + width)
-    moved = 6.0 * batch * (rows * depth + keys * (depth + width))
+    moved = (2.0 + value) * batch * (rows * (depth + width) + keys * (depth + width))
     threads = min(call.threads, max(1.0, flops / 4e5))
     return START + (flops / rate + scores * _WEIGHT_SECONDS + moved / _BANDWIDTH) / threads
 
 
 def kernels(tier: Tier) -> list[Kernel]:
     """Return the attention of a tier that holds a tile's scores of all keys."""
+    rows = Layouts((b16.ROWS, b16.ROWS, b16.ROWS, PLAIN), (b16.ROWS,))
     return [
         tier.kernel(
             f"{op}_bf16",
-            "whole",
+            variant,
             op,
             dtypes=("float32",),
-            supports=_supports,
+            layouts=layouts,
+            supports=supports,
             workspace=_workspace,
-            cost=partial(_cost, b16.vector_rate(tier, _RATE)),
+            cost=partial(_cost, b16.vector_rate(tier, _RATE), value),
             tolerance=2 * b16.ROUNDING,
             precision=BF16,
         )
-        for op in ("attention", "attention_heads")
+        for op, variant, layouts, supports, value in (
+            ("attention", "whole", Layouts(), _supports, 4),
+            ("attention_heads", "whole", Layouts(), _supports, 4),
+            ("attention_heads", "whole_kept", rows, _supports_kept, 2),
+        )
     ]

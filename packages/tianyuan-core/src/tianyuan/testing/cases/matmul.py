@@ -20,8 +20,9 @@ BATCHES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
     ((3,), ()), ((), (3,)), ((2, 3), (2, 3)), ((2, 1), (3,)), ((1,), (4,)), ((0,), ()),
     ((2, 2, 2), (2,)),
 )  # fmt: skip
-# Halves that are whole panels of vectors, for methods that multiply quarters.
-EVEN = (30, 36, 128)
+# Halves that are whole panels of vectors, for methods that multiply quarters, and rows that are
+# whole steps of pairs.
+EVEN = (30, 64, 128)
 
 
 def _pair(
@@ -77,6 +78,8 @@ def _fused() -> Iterator[Case]:
             both = _pair(EVEN, attrs, "float32", ((2,), ()))
             all_of = (*both, real(EVEN[2:]), real((2, EVEN[0], EVEN[2])))
             yield Case("matmul_fused", all_of, attrs, length=EVEN[1] + 8, magnitude=4, ulps=32)
+            alone = MatmulFused(False, transpose_b, True, False, activation, -0.5, 1.5)
+            yield Case("matmul_fused", all_of[:3], alone, length=EVEN[1] + 8, magnitude=4, ulps=32)
     for activation in ("identity", "sigmoid", "gelu", "silu"):
         attrs = MatmulFused(False, True, True, True, activation)
         yield _fused_case((2, 3, 2), attrs, "float64", (0, 1, 2, 3))
