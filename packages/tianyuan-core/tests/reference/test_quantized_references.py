@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -57,3 +58,17 @@ def test_many_multipliers_are_rounded_as_one_is():
     assert rules.ratios(numerators, 0.037) == want
     assert rules.ratios(np.append(numerators, 1e39), 0.037) is None
     assert rules.ratios(np.append(numerators, 1e-42), 0.037) is None
+
+
+@pytest.mark.parametrize("name", ["conv2d_quantized", "matmul_quantized"])
+def test_products_without_outputs_have_no_zero_points(name: str):
+    case = next(case for case in cases_of(name) if not case.attrs.has_residual)
+    attrs = replace(case.attrs, w_zero_points=(), multipliers=(), has_bias=False)
+    shapes = ((2, 3), (3, 0)) if name.startswith("matmul") else ((1, 3, 4, 4), (0, 3, 1, 1))
+    if name.startswith("matmul"):
+        attrs = replace(attrs, transpose_a=False, transpose_b=False)
+    else:
+        attrs = replace(attrs, groups=1, stride=(1, 1), dilation=(1, 1), padding=(0, 0, 0, 0))
+    arrays = [np.zeros(shape, np.int8) for shape in shapes]
+    (got,) = evaluate(registry.get_op(name), arrays, replace(attrs, x_zero_point=0))
+    assert got.shape == ((2, 0) if name.startswith("matmul") else (1, 0, 4, 4))

@@ -18,7 +18,8 @@ struct Depthwise {
   Q8Store store;
   Q8Narrow narrow;
   uint8_t *y;
-  int64_t kh, kw, column;  // column: distance of two columns of the kernel in bytes
+  int64_t kh, column;  // column: distance of two columns of the kernel in bytes
+  bool slides;         // a column of the kernel is the next one's of the pixel before
   int64_t fours, channels, pixel, row, image, n, oh, ow;
 };
 
@@ -145,7 +146,7 @@ void run_row(const Depthwise &d, const uint8_t *x, uint8_t *y, const uint8_t *re
     r.bias[q] = vi_load(d.bias + c0 + 16 * q);
     r.multiplier[q] = vload(d.multiplier + c0 + 16 * q);
   }
-  if (d.kh == 3 && d.kw == 3 && d.pixel == d.column)
+  if (d.slides)
     run_sliding(d, r);
   else
     run_any(d, r);
@@ -334,8 +335,7 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
     const int64_t bytes = w_zeros[i] == -128 ? 3 : w_zeros[i] != 0 ? 2 : 1;
     copies = bytes > copies ? bytes : copies;
   }
-  const int64_t columns = copies * s.kw;
-  d.fours = columns * per_column / 4;
+  d.fours = copies * s.kw * per_column / 4;
   d.channels = q8_channels(s.c);
   int64_t *offsets = static_cast<int64_t *>(scratch.take(d.fours * 4 * 8));
   int32_t *bias = static_cast<int32_t *>(scratch.take(q8_columns_bytes(all)));
@@ -364,7 +364,6 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
     offsets[tap] = (i * width + tap / per_column % s.kw * s.dw) * d.channels;
   }
   d.kh = s.kh;
-  d.kw = columns;
   d.column = s.dw * d.channels;
   d.offsets = offsets;
   d.bias = bias;
@@ -379,6 +378,7 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   // Below a half, any sum times its multiplier is an int32.
   d.narrow = q8_narrow(d.store, q8_largest(multiplier, all) < 0.5f && !a.has_residual);
   d.pixel = s.sw * d.channels;
+  d.slides = s.kh == 3 && s.kw == 3 && copies == 1 && s.sw == s.dw;
   d.row = s.sh * width * d.channels;
   d.image = height * width * d.channels;
   d.oh = s.oh;

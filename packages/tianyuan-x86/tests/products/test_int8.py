@@ -170,6 +170,27 @@ def test_convolution_with_zero_points_of_weights(
         np.testing.assert_array_equal(got, want, err_msg=each.name)
 
 
+@pytest.mark.parametrize("size", [(3, 1), (3, 2), (1, 3), (4, 1), (2, 3)])
+@pytest.mark.parametrize("least", [-128, -127])
+@pytest.mark.parametrize("groups", [1, 70])
+def test_oblong_kernels_with_zero_points_of_weights(
+    size: tuple[int, int], least: int, groups: int, run: Any
+) -> None:
+    """Taps that are there twice or three times are no columns of the kernel."""
+    rng = np.random.default_rng(size[0])
+    x = rng.integers(0, 256, (2, 70, 6, 5)).astype(np.uint8)
+    w = rng.integers(-128, 128, (70, 70 // groups, *size)).astype(np.int8)
+    zeros = rng.choice([least, 0, 127], 70)
+    attrs = conv_attrs(groups=groups, has_bias=False, w_zero_points=tuple(map(int, zeros)))
+    sums = direct_sums(x.astype(np.int64) - 128, w - zeros[:, None, None, None], groups, 1, 1)
+    call = call_of("conv2d_quantized", [x, w], attrs)
+    found = kernels_for(call)
+    assert any("depthwise" in kernel.name for kernel in found) == (groups > 1)
+    for each in found:
+        (got,) = run(each, call, [x, w])
+        np.testing.assert_array_equal(got, stored(sums, 2.0**-12, attrs), err_msg=each.name)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32"])
 @pytest.mark.parametrize("axis", [0, 1, 2, 3])
 @pytest.mark.parametrize("shape", [(3, 5, 2, 19), (17, 1, 3, 1), (2, 0, 3, 4)])

@@ -186,7 +186,8 @@ def check_reduction(
 def _reach(dtype: np.dtype, zero_points: Ints) -> int:
     """Return how far a stored value can lie from its zero point."""
     least, largest = quant_range(name_of(dtype))
-    return max(largest - min(zero_points), max(zero_points) - least)
+    points = zero_points or (0,)  # none where there are no outputs
+    return max(largest - min(points), max(points) - least)
 
 
 def along(values: Sequence[Any] | np.ndarray, dtype: Any, axis: int, rank: int) -> np.ndarray:
