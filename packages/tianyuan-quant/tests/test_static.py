@@ -226,6 +226,65 @@ def test_keep_leaves_modules_in_floats(net):
         Q.quantize_static(net, [data(4, 3, 8, 8)], keep=["nothing"])
 
 
+class Stem(M.Module):
+    """A convolution that is joined with what follows, and a block after it."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.bn1 = M.Conv2d(3, 8, 1), M.BatchNorm2d(8)
+        self.block = M.Sequential(M.Conv2d(8, 8, 1), M.ReLU(), M.Conv2d(8, 8, 1))
+        self.fc = M.Linear(8, 5)
+
+    def forward(self, x):
+        y = self.block(F.relu6(self.bn1(self.conv1(x))))
+        return self.fc(F.mean(F.relu(y), axis=(2, 3)))
+
+
+def seen_by(layer, run):
+    """Return what a layer is given and what it returns."""
+    found = []
+    handle = layer.register_forward_hook(
+        lambda module, inputs, outputs: found.append((inputs[0].numpy(), outputs.numpy()))
+    )
+    run()
+    handle.remove()
+    return found[0]
+
+
+def test_a_layer_that_is_kept_is_kept_with_what_it_is_joined_with():
+    x, net = data(4, 3, 8, 8), Stem().eval()
+    for kept in ("conv1", "block", "block.0"):
+        result = Q.quantize_static(net, [x], keep=[kept])
+        left = [layer.name for layer in result.report.layers if layer.name.startswith(kept)]
+        assert left == []
+        layer = {"conv1": net.conv1}.get(kept, net.block[0])
+        mine = {"conv1": result.module.conv1}.get(kept, result.module.block[0])
+        assert type(mine) is M.Conv2d
+        given, got = seen_by(mine, lambda: result.module(tianyuan.Tensor(x)))  # noqa: B023
+        want = np.einsum("oi,nihw->nohw", layer.weight.numpy()[:, :, 0, 0], given)
+        np.testing.assert_allclose(got, want + layer.bias.numpy(), atol=1e-5)
+        assert given.dtype == np.float32
+        if kept == "conv1":
+            np.testing.assert_array_equal(given, x)  # its input is not rounded either
+
+
+def test_a_pattern_holds_for_what_a_module_holds(tmp_path):
+    x, net = data(4, 3, 8, 8), Stem().eval()
+    config = {"*": Q.per_channel_fakequant_qconfig, "block": None, "block.2": Q.lsq_qconfig}
+    shaped = Q.quantize_qat(net, inplace=False, qconfig=config, example=x)
+    assert type(shaped.block[0]) is M.Conv2d
+    assert type(shaped.block[2].act_fake_quant) is Q.LSQ
+    assert type(shaped.fc.act_fake_quant) is Q.FakeQuantize
+    nested = M.Sequential(M.Sequential(M.Linear(8, 8), M.ReLU()), M.Linear(8, 8)).eval()
+    alone = Q.quantize_dynamic(nested, keep=["0"]).module
+    assert [type(m).__name__ for m in (alone[0][0], alone[1])] == ["Linear", "LinearDynamic"]
+    source = dumped(net, x, tmp_path / "float.tym")
+    report = Q.quantize_file(source, [x], tmp_path / "q.tym", keep=["block"])
+    names = {layer.name for layer in report.layers}
+    assert {"conv1", "fc"} <= names
+    assert not any(name.startswith("block") for name in names)
+
+
 def test_refusals(net, tmp_path):
     x = data(4, 3, 8, 8)
     source = dumped(net, x, tmp_path / "float.tym")

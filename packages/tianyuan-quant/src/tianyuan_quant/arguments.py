@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,25 @@ def least_scale(owner: str, eps: Any) -> float:
     if not 0 < found <= FAR:
         raise AttrError(f"{owner}: eps must be positive and finite, got {eps}")
     return found
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Tell whether a pattern is that of a module, or of one that holds it.
+
+    >>> [matches("block.conv", pattern) for pattern in ("block", "block.c*", "bl", "conv")]
+    [True, True, False, False]
+    """
+    parts = name.split(".")
+    return any(fnmatchcase(".".join(parts[:end]), pattern) for end in range(1, len(parts) + 1))
+
+
+def any_matches(names: Iterable[str], pattern: str) -> bool:
+    """Tell whether a pattern is that of one of some modules, or of one that holds it.
+
+    >>> any_matches(["stem", "block.conv"], "block")
+    True
+    """
+    return any(matches(name, pattern) for name in names)
 
 
 def mode_of(owner: str, mode: Any) -> QuantMode:

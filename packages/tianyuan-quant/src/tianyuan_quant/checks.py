@@ -6,7 +6,6 @@ import errno
 import inspect
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,8 @@ from tianyuan.errors import AttrError
 from tianyuan.graph.graph import Graph
 from tianyuan.jit.model import check_target as check_name
 from tianyuan.module import Module
+
+from .arguments import any_matches
 
 # What a network must have to be quantised, and the way of those that have none.
 LAYERS = (
@@ -168,7 +169,7 @@ def check_kept(
             raise AttrError(f"{op}: the model is quantised already, expected one of floats")
         end = f", expected {LAYERS}" if graph is None else ""
         raise AttrError(f"{op}: the model has no {what} to quantise{end}")
-    lost = [p for p in keep if not any(fnmatchcase(name, p) for name in names)]
+    lost = [p for p in keep if not any_matches(names, p)]
     if lost:
         raise AttrError(
             f"{op}: nothing has a name of {', '.join(map(repr, lost))}, expected a pattern of one "

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
 from tianyuan.errors import AttrError
 from tianyuan.module import Module
 
+from .arguments import any_matches, matches
 from .fake import LSQ, PACT, TQT, FakeQuantize
 from .histogram import HistogramObserver
 from .observer import (
@@ -140,7 +140,7 @@ def check_patterns(qconfig: QConfigs, names: Iterable[str]) -> None:
         )
     known = [name for name in names if name]
     # The network itself has the empty name, which "*" matches.
-    lost = [p for p in qconfig if not any(fnmatchcase(name, p) for name in ("", *known))]
+    lost = [p for p in qconfig if not any_matches(("", *known), p)]
     if lost:
         raise AttrError(
             f"qconfig: no module has a name of {', '.join(map(repr, lost))}, "
@@ -161,11 +161,11 @@ def config_of_all(op: str, qconfig: Any) -> QConfig:
 
 
 def config_of(qconfig: QConfigs, name: str) -> QConfig | None:
-    """Return the configuration of a module: that of the last pattern that its name matches."""
+    """Return the configuration of a module: that of the last pattern that fits it or a parent."""
     if isinstance(qconfig, QConfig):
         return qconfig
     found: QConfig | None = None
     for pattern, given in qconfig.items():
-        if fnmatchcase(name, pattern):
+        if matches(name, pattern):
             found = given
     return found

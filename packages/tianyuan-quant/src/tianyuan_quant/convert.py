@@ -10,6 +10,7 @@ from typing import Any
 from tianyuan import Tensor
 from tianyuan.errors import AttrError
 from tianyuan.module import Module
+from tianyuan.module.structure import members
 
 from .checks import check_call, check_parameters, network_of
 from .config import (
@@ -43,7 +44,8 @@ def quantize_qat(
         module: the network.
         inplace: whether it is changed itself or a copy.
         qconfig: one configuration, or one by pattern of module names (``"layer1.*"``), where None
-            keeps modules in floats and the last pattern that matches counts.
+            keeps modules in floats. A pattern also holds for what a module holds; the last one
+            that matches counts.
         mapping: further training forms by float class.
         example: an input, or a tuple of them. With it, layers that follow each other are joined
             and values between layers are quantised, whatever the network's ``forward`` does.
@@ -92,6 +94,7 @@ def training_form(
             f"{type(module).__name__}, expected a network that holds it, such as Sequential(layer)"
         )
     net = module if inplace else copy.deepcopy(module)
+    _leave_out(net, classes, qconfig)
     fuse(net, examples, frozenset(classes))
     net = _converted(net, classes, qconfig)
     if not isinstance(net, QATModule):
@@ -124,14 +127,23 @@ def _examples(example: Any) -> Sequence[Any] | None:
     return tuple(value if isinstance(value, Tensor) else Tensor(value) for value in given)
 
 
+def _leave_out(net: Module, classes: dict[type, type], qconfig: QConfigs) -> None:
+    """Mark the layers that stay in floats, so that they are joined with nothing either."""
+    for name, module in net.named_modules():
+        if type(module) in classes and config_of(qconfig, name) is None:
+            module.quantize_disabled = True
+
+
 def _converted(net: Module, classes: dict[type, type], qconfig: QConfigs) -> Module:
     """Replace every module that has a training form and a configuration."""
 
     def convert(module: Module, name: str) -> Module | None:
         cls: Any = classes.get(type(module))
-        config = config_of(qconfig, name)
-        if cls is None or config is None or module.quantize_disabled or _pads_otherwise(module):
+        if cls is None:
             return None
+        config = config_of(qconfig, name)
+        if config is None or module.quantize_disabled or _pads_otherwise(module):
+            return module  # as a whole: what a joined module holds stays in floats too
         found: QATModule = cls.from_float_module(module)
         found.set_qconfig(config)
         return found
@@ -146,18 +158,25 @@ def _pads_otherwise(module: Any) -> bool:
     return mode != "zeros" or flip not in (None, "cross_correlation")
 
 
-def replace_parts(net: Module, convert: Any, prefix: str = "") -> Module:
-    """Put in the place of each module what ``convert(module, name)`` returns, if anything."""
-    found = convert(net, prefix)
+def replace_parts(
+    net: Module, convert: Any, prefix: str = "", seen: dict[Module, Module] | None = None
+) -> Module:
+    """Put in the place of each module what ``convert(module, name)`` returns, if anything.
+
+    A module that stands in several places is converted once and replaced in all of them.
+    """
+    found: Module | None = convert(net, prefix)
     if found is not None:
-        return found  # type: ignore[no-any-return]
-    seen: dict[int, Module] = {}
-    for key, child in list(net.named_children()):
-        name = f"{prefix}.{key}" if prefix else key
-        if id(child) not in seen:
-            seen[id(child)] = replace_parts(child, convert, name)
-        if seen[id(child)] is not child:
-            put((net, key), seen[id(child)])
+        return found
+    seen = {} if seen is None else seen
+    for key, child in list(members(net)):
+        if not isinstance(child, Module):
+            continue
+        if child not in seen:
+            name = f"{prefix}.{key}" if prefix else key
+            seen[child] = replace_parts(child, convert, name, seen)
+        if seen[child] is not child:
+            put((net, key), seen[child])
     return net
 
 

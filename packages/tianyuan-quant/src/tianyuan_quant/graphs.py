@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from tianyuan.graph.graph import Graph, Node, Rebuilder, Value
 from tianyuan.graph.options import Options
 from tianyuan.ops import quantized_rules as rules
 
+from .arguments import matches
 from .calibrate import Ranges
 from .config import QConfig
 from .params import HostParams
@@ -174,7 +174,7 @@ class Quantiser:
         if node.op.name not in _PRODUCTS:
             return False
         weight, name = self.graph.constants.get(node.inputs[1]), label(node)
-        if weight is None or any(fnmatchcase(name, pattern) for pattern in self.kept):
+        if weight is None or any(matches(name, pattern) for pattern in self.kept):
             return False
         if node.op.name == "matmul_fused":
             ranks = weight.array.ndim == 2 and not node.attrs.transpose_a

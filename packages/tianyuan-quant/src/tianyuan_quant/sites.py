@@ -17,6 +17,7 @@ from tianyuan.module import Module
 
 from .qat.module import QATModule, recalled, remember
 from .qat.product import activate
+from .registration import qat_classes
 from .watch import MOVES, Calls, Event, Flow, run_op, watch
 
 # Ops that have an integer form, which needs quantised inputs and a scale for its result.
@@ -27,8 +28,14 @@ _UNITS = (M.BatchNorm1d, M.BatchNorm2d, M.LayerNorm, M.GroupNorm, M.InstanceNorm
 
 
 def is_unit(module: Module) -> bool:
-    """Tell whether a module is seen from outside only."""
-    return isinstance(module, _UNITS)
+    """Tell whether a module is seen from outside only, as layers that stay in floats are."""
+    form: Any = qat_classes().get(type(module))
+    return isinstance(module, _UNITS) or (form is not None and form.with_weight)
+
+
+def output_key(key: str, index: int) -> str:
+    """Name one of the results of a call that has several."""
+    return f"{key}.{index}"
 
 
 class Site(QATModule):
@@ -79,6 +86,8 @@ class _Planner:
             self.demand(event.inputs[0])
         elif event.kind in _BOUNDS or isinstance(event.module, M.ReLU):
             self._bounded(event)
+        elif len(event.outputs) > 1:
+            self.table[output_key(event.key, event.outputs.index(value))] = "identity"
         else:
             self._place(event, "identity")
 
@@ -194,10 +203,22 @@ class Run:
             return run_op(op, operands, attrs)
         key = self._calls.next(op.name)
         site = self.owner.sites.table.get(key)
-        if site is None:
-            return self.plain(op, operands, attrs)
-        self.met.add(key)
-        return self.placed(site, op, operands, attrs)
+        if site is not None:
+            self.met.add(key)
+            return self.placed(site, op, operands, attrs)
+        found = self.plain(op, operands, attrs)
+        return self._each(key, found) if isinstance(found, tuple) else found
+
+    def _each(self, key: str, results: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Quantise those of several results that a place asks for."""
+        made = list(results)
+        for index, value in enumerate(results):
+            name = output_key(key, index)
+            site = self.owner.sites.table.get(name)
+            if site is not None:
+                self.met.add(name)
+                made[index] = site(value)
+        return tuple(made)
 
     def plain(self, op: Any, operands: Sequence[Any], attrs: Any) -> Any:
         """Run an op whose result is not quantised by itself."""

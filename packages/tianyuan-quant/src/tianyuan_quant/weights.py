@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from tianyuan.jit.model import write_model
 from tianyuan.module import Module
 from tianyuan.ops.quantized_linear import packed_int4, unpacked_int4
 
+from .arguments import matches
 from .checks import (
     check_finite,
     check_kept,
@@ -159,7 +159,7 @@ def _network(
     layers: list[LayerReport] = []
 
     def convert(part: Module, name: str) -> Module | None:
-        kept = any(fnmatchcase(name, pattern) for pattern in keep)
+        kept = any(matches(name, pattern) for pattern in keep)
         if type(part) is not M.Linear or kept or part.quantize_disabled:
             return None
         check_finite(op, name, part.weight.numpy())
@@ -201,7 +201,7 @@ def _file(
 
     def visit(to: Rebuilder, node: Node) -> Sequence[Value] | None:
         name = label(node)
-        kept = any(fnmatchcase(name, pattern) for pattern in keep)
+        kept = any(matches(name, pattern) for pattern in keep)
         if kept or not _is_linear(graph, node):
             return None
         weight = graph.constants[node.inputs[1]].array

@@ -65,7 +65,7 @@ class Constant:
 class Value:
     """One edge of a graph: what it holds, who makes it, and in which layout it lies."""
 
-    __slots__ = ("spec", "node", "index", "name", "layout")
+    __slots__ = ("spec", "node", "index", "name", "layout", "__weakref__")
 
     def __init__(self, spec: TensorSpec, name: str = "", layout: str = PLAIN) -> None:
         self.spec = spec

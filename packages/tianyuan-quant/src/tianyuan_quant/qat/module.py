@@ -11,6 +11,7 @@ from tianyuan.module import Module
 
 from ..config import QConfig, config_of_all
 from ..fake import FakeQuantize, fake_quant_bias
+from ..memory import Memory
 from ..observer import Observer
 from ..params import HostParams, QParams, QuantDtype
 
@@ -186,14 +187,17 @@ def _made(kind: str, factory: Any) -> Any:
         ) from error
 
 
+_params = Memory()  # by which parameters a value was fake-quantised
+
+
 def remember(x: Tensor, qparams: QParams | None) -> None:
     """Note by which parameters a tensor was fake-quantised."""
-    x._fake_quantised = qparams  # type: ignore[attr-defined]
+    _params.note(x, qparams)
 
 
 def recalled(x: Tensor) -> QParams | None:
     """Return by which parameters a tensor was fake-quantised, or None."""
-    found: QParams | None = getattr(x, "_fake_quantised", None)
+    found: QParams | None = _params.of(x)
     return found
 
 

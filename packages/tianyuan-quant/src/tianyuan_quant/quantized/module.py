@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from tianyuan import Tensor, registry
 from tianyuan.errors import AttrError
 from tianyuan.imperative.state import state
+from tianyuan.jit.pytree import flatten, unflatten
 from tianyuan.module import Module
 from tianyuan.op import QuantParams
 
 from ..arguments import tensor_of
+from ..memory import Memory
 from ..params import HostParams, host_params
 from ..watch import run_op
+
+_sources = Memory()  # the quantised tensor behind floats
 
 
 class QuantizedModule(Module):
@@ -86,10 +91,14 @@ class QuantizedModule(Module):
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
         """Run as one unit: what surrounds a network's ops does not look inside."""
         outer, state.interceptor = state.interceptor, None
+        numbers = getattr(outer, "numbers", None)
+        if numbers is not None:
+            inputs, kwargs = on_tensors(source_of, (inputs, kwargs))
         try:
-            return super().__call__(*inputs, **kwargs)
+            outputs = super().__call__(*inputs, **kwargs)
         finally:
             state.interceptor = outer
+        return outputs if numbers is None else numbers(outputs)
 
     def quantised(self, x: Tensor) -> QuantParams:
         """Return how an input is quantised.
@@ -106,6 +115,12 @@ class QuantizedModule(Module):
                 "QuantStub in front of it, or an example given to quantize_qat"
             )
         return quant
+
+
+def on_tensors(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
+    """Return nested lists, tuples and dicts with what a function makes of their tensors."""
+    leaves, structure = flatten(tree, lambda item: isinstance(item, Tensor))
+    return unflatten(structure, [function(leaf) for leaf in leaves])
 
 
 def emit(name: str, *inputs: Tensor, **attrs: Any) -> Tensor:
@@ -148,8 +163,8 @@ def floats_of(x: Tensor) -> Tensor:
 
 def source_of(x: Tensor) -> Tensor:
     """Return the quantised tensor that floats were made from, or the tensor itself."""
-    found: Tensor = getattr(x, "_quantised", x)
-    return found
+    found: Tensor | None = _sources.of(x)
+    return x if found is None else found
 
 
 def dequantise(x: Tensor) -> Tensor:
@@ -160,5 +175,5 @@ def dequantise(x: Tensor) -> Tensor:
     found = emit(
         "dequantize", x, scales=quant.scales, zero_points=quant.zero_points, axis=quant.axis
     )
-    found._quantised = x  # type: ignore[attr-defined]
+    _sources.note(found, x)
     return found

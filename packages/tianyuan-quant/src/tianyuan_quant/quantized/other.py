@@ -8,7 +8,6 @@ from typing import Any
 import tianyuan.functional as F
 import tianyuan.module as M
 from tianyuan import Tensor
-from tianyuan.jit.pytree import flatten, unflatten
 from tianyuan.ops import quantized_rules as rules
 
 from .. import qat
@@ -17,14 +16,14 @@ from ..qat.product import BOUNDS, activate
 from ..registration import register_quantized
 from ..sites import Forward, Run
 from ..watch import MOVES, run_op
-from .module import QuantizedModule, dequantise, emit, quantise, source_of
+from .module import QuantizedModule, dequantise, emit, on_tensors, quantise, source_of
 
 
 def _per_tensor(values: Sequence[Any]) -> list[Tensor] | None:
-    """Return the quantised tensors behind operands, or None where one has none."""
+    """Return the quantised tensors behind operands, or None where there is one without, or none."""
     sources = [source_of(value) for value in values]
     known = [s for s in sources if s.qparams is not None and s.qparams.axis < 0]
-    return known if len(known) == len(sources) else None
+    return known if known and len(known) == len(sources) else None
 
 
 def add(values: Sequence[Tensor], result: HostParams, epilogue: str) -> Tensor:
@@ -122,24 +121,29 @@ class QuantizedSite(QuantizedModule):
 
 
 class QuantizedRun(Run):
-    """The interceptor of one call of a network in integers."""
+    """The interceptor of one call of a network in integers.
+
+    The network's own code sees the numbers that integers stand for, so that whatever it does with
+    a tensor's dtype or values is what it did in floats.
+    """
 
     def plain(self, op: Any, operands: Sequence[Any], attrs: Any) -> Any:
         """Move integers as they are; give any other op the numbers that they stand for."""
         x = source_of(operands[0]) if operands else None
-        if x is None or x.qparams is None:
-            return run_op(op, [dequantise(value) for value in operands], attrs)
-        if op.name in MOVES:
-            return run_op(op, [x, *operands[1:]], attrs)
-        if op.name in ("relu", "relu6"):
-            return _bounded(x, op.name)
-        if op.name == "cast":
-            return dequantise(x)
+        if x is not None and x.qparams is not None:
+            if op.name in MOVES:
+                return self.numbers(run_op(op, [x, *operands[1:]], attrs))
+            if op.name in ("relu", "relu6"):
+                return self.numbers(_bounded(x, op.name))
         return run_op(op, [dequantise(value) for value in operands], attrs)
 
     def placed(self, site: Any, op: Any, operands: Sequence[Any], attrs: Any) -> Any:
         """Run an op in integers where it has such a form."""
-        return site.run(op, operands, attrs)
+        return self.numbers(site.run(op, operands, attrs))
+
+    def numbers(self, outputs: Any) -> Any:
+        """Return what integers stand for; layers find the integers behind it."""
+        return on_tensors(dequantise, outputs)
 
     def unit_inputs(self, inputs: Any) -> Any:
         """Give a unit numbers."""
@@ -173,10 +177,13 @@ class QuantizedForward(Forward):
         """Return the interceptor of one call."""
         return QuantizedRun(self)
 
+    def enter(self, index: int, value: Any) -> Any:
+        """Quantise an input where a place asks for it; the network sees its numbers."""
+        return dequantise(super().enter(index, value))
+
     def leave(self, outputs: Any) -> Any:
-        """Return numbers, not integers."""
-        leaves, structure = flatten(outputs, lambda item: isinstance(item, Tensor))
-        return unflatten(structure, [dequantise(leaf) for leaf in leaves])
+        """Return numbers, not integers, as a network that is one layer would."""
+        return on_tensors(dequantise, outputs)
 
 
 @register_quantized(qat.QuantStub)
