@@ -34,9 +34,6 @@ inline int depthwise_fused_of(const ty_ctx *ctx, const ty_tensor *inputs, const 
   return read_epilogue(ctx, a, inputs, d);
 }
 
-// Sums of bfloat16 start from the bias; those of float32 meet it last.
-enum { BIAS_FIRST = sizeof(element) < sizeof(float) };
-
 // Where output pixels of one block of channels go; `valid` lanes are channels.
 struct BlockRow {
   const element *residual;  // or NULL
@@ -47,10 +44,7 @@ struct BlockRow {
   Epilogue epilogue;
 };
 
-TY_INLINE vf start_sum(const BlockRow &r) { return BIAS_FIRST ? r.bias : vzero(); }
-
 TY_INLINE void store_pixel(const BlockRow &r, const Epilogue &e, int64_t at, vf sum) {
-  if (!BIAS_FIRST) sum = vadd(sum, r.bias);
   if (r.residual) sum = vadd(sum, vload_element(r.residual + at * VF));
   sum = activate(sum, e);
   if (!r.full) sum = vselect(vtail_mask(r.valid), sum, vzero());
@@ -110,7 +104,7 @@ template <int KW, int STRIDE, int COUNT, bool EDGE>
 TY_INLINE void sum_run(const DepthwisePlane &d, const element *const *rows, const BlockRow &r,
                        int64_t first, vf *sums) {
 #pragma GCC unroll 8
-  for (int p = 0; p < COUNT; ++p) sums[p] = start_sum(r);
+  for (int p = 0; p < COUNT; ++p) sums[p] = r.bias;
   for (int64_t i = 0; i < d.shape->kh; ++i) {
     if (!rows[i]) continue;
     const element *x = rows[i] + first * VF;
@@ -194,7 +188,7 @@ template <int STRIDE, int COUNT, bool EDGE>
 TY_INLINE void sum_pair(const vf (&weight)[9], const element *const *rows, const BlockRow &r,
                         int64_t first, int64_t w, vf (&sums)[2][COUNT]) {
 #pragma GCC unroll 8
-  for (int p = 0; p < COUNT; ++p) sums[0][p] = sums[1][p] = start_sum(r);
+  for (int p = 0; p < COUNT; ++p) sums[0][p] = sums[1][p] = r.bias;
 #pragma GCC unroll 5
   for (int y = 0; y < STRIDE + 3; ++y) {
     if (!rows[y]) continue;
@@ -286,7 +280,7 @@ inline RunDepthwise run_depthwise_of(const ConvShape &s) {
   if (s.left >= s.kw || (s.ow - 1) * s.sw - s.left >= s.w) return nullptr;
   if (s.kw == 3) return s.sw == 1 ? run_depthwise<3, 1> : run_depthwise<3, 2>;
   if (s.kw == 5) return s.sw == 1 ? run_depthwise<5, 1> : run_depthwise<5, 2>;
-  if (s.kw == 7 && s.sw == 1 && BIAS_FIRST) return run_depthwise<7, 1>;
+  if (s.kw == 7 && s.sw == 1 && sizeof(element) < sizeof(float)) return run_depthwise<7, 1>;
   return nullptr;
 }
 

@@ -17,7 +17,7 @@ struct Window {
 template <int COUNT>
 TY_INLINE void sum_pixels(const Window &w, const BlockRow &r, vf *sums) {
 #pragma GCC unroll 8
-  for (int p = 0; p < COUNT; ++p) sums[p] = start_sum(r);
+  for (int p = 0; p < COUNT; ++p) sums[p] = r.bias;
   for (int64_t i = w.i0; i < w.i1; ++i) {
     for (int64_t j = w.j0; j < w.j1; ++j) {
       const vf weight = vload(w.weight + (i * w.kw + j) * VF);
@@ -31,7 +31,7 @@ TY_INLINE void sum_pixels(const Window &w, const BlockRow &r, vf *sums) {
 
 // One pixel at the border: few taps, so that two chains of sums hide what an addition takes.
 TY_INLINE vf sum_border(const Window &w, const BlockRow &r) {
-  vf even = start_sum(r), odd = vzero();
+  vf even = r.bias, odd = vzero();
   for (int64_t i = w.i0; i < w.i1; ++i) {
     const element *x = w.x + i * w.row;
     const float *weight = w.weight + i * w.kw * VF;

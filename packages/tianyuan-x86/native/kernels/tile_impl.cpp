@@ -12,8 +12,9 @@ TY_INLINE const float *row_of(const float *a, int row, int per_half, int64_t a_r
   return half + within * (KIND == TILE_BLOCK ? (int)VF : 1);
 }
 
+// `biased`: sums have started from the bias. Distances are read first, as stores could change them.
 template <int HALVES, int ROWS, int VECTORS>
-TY_INLINE void finish_tile(vf (&c)[ROWS][VECTORS], const TileOut &out) {
+TY_INLINE void finish_tile(vf (&c)[ROWS][VECTORS], const TileOut &out, bool biased) {
   if (out.sums) {
 #pragma GCC unroll 16
     for (int i = 0; i < ROWS; ++i)
@@ -24,26 +25,28 @@ TY_INLINE void finish_tile(vf (&c)[ROWS][VECTORS], const TileOut &out) {
       }
   }
   const vf lower = vset1(out.lower), upper = vset1(out.upper);
+  const float *residual = out.residual;
+  float *y = out.y;
+  const int64_t next = out.next, half = out.half, lanes = out.lanes;
 #pragma GCC unroll 4
   for (int v = 0; v < VECTORS; ++v) {
-    const vf bias = vload(out.bias + v * VF);
-    const vm valid = vtail_mask(vtail_of(out.lanes - v * VF));
-    if (out.residual) {
-#pragma GCC unroll 16
-      for (int i = 0; i < ROWS; ++i) {
-        const float *from = row_of<TILE_BLOCK>(out.residual, i, ROWS / HALVES, out.half);
-        c[i][v] = vadd(vadd(c[i][v], bias), vload(from + v * out.next));
-      }
-    } else {
+    if (!biased) {
+      const vf bias = vload(out.bias + v * VF);
 #pragma GCC unroll 16
       for (int i = 0; i < ROWS; ++i) c[i][v] = vadd(c[i][v], bias);
     }
+    const vm valid = vtail_mask(vtail_of(lanes - v * VF));
+    if (residual) {
 #pragma GCC unroll 16
-    for (int i = 0; i < ROWS; ++i) {
-      const int64_t half = i < ROWS / HALVES ? 0 : out.half;
-      vstore(out.y + half + i % (ROWS / HALVES) * VF + v * out.next,
-             vselect(valid, vmin_fast(upper, vmax_fast(lower, c[i][v])), vzero()));
+      for (int i = 0; i < ROWS; ++i)
+        c[i][v] = vadd(c[i][v], vload(row_of<TILE_BLOCK>(residual, i, ROWS / HALVES, half)));
+      residual += next;
     }
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS; ++i)
+      vstore(y + (i < ROWS / HALVES ? 0 : half) + i % (ROWS / HALVES) * VF,
+             vselect(valid, vmin_fast(upper, vmax_fast(lower, c[i][v])), vzero()));
+    y += next;
   }
 }
 
@@ -122,14 +125,19 @@ TY_INLINE void fetch_line(ResultLines *lines, const TileArgs *t) {
   }
 }
 
-// A bias is for whole vectors only.
+// Sums that a tile finishes start from their bias, which costs nothing; additions behind the last
+// step take the time of multiply-adds. `bias` of the arguments is for whole vectors only.
 template <int KIND, int FULL, int NARROW, int ROWS, int VECTORS>
 TY_INLINE void start_tile(const TileArgs *t, vf (&c)[ROWS][VECTORS], vn *half) {
   if (!t->accumulate) {
-    for (int i = 0; NARROW && i < ROWS; ++i) half[i] = narrow_zero();
+    constexpr bool may_finish = KIND == TILE_UNIT || KIND == TILE_BLOCK;
+    const float *bias = may_finish && t->out ? t->out->bias : t->bias;
+    const vn narrow =
+        NARROW && may_finish && t->out ? narrow_load(t->out->bias + FULL * VF) : narrow_zero();
+    for (int i = 0; NARROW && i < ROWS; ++i) half[i] = narrow;
 #pragma GCC unroll 4
     for (int v = 0; v < FULL; ++v) {
-      const vf start = t->bias ? vload(t->bias + v * VF) : vzero();
+      const vf start = bias ? vload(bias + v * VF) : vzero();
 #pragma GCC unroll 16
       for (int i = 0; i < ROWS; ++i) c[i][v] = start;
     }
@@ -217,7 +225,7 @@ void run_tile(const TileArgs *t) {
 #pragma GCC unroll 16
   for (int i = 0; NARROW && i < ROWS; ++i) c[i][FULL] = widened(half[i]);
   if (KIND != TILE_STRIDED && KIND != TILE_AHEAD && t->out) {
-    finish_tile<HALVES, ROWS, VECTORS>(c, *t->out);
+    finish_tile<HALVES, ROWS, VECTORS>(c, *t->out, !t->accumulate);
     return;
   }
   if (KIND == TILE_AHEAD && t->offset) {
