@@ -114,9 +114,13 @@ inline void copy_row_plain(float *to, const float *from, int64_t w, int64_t firs
     memcpy(to + i, from + first + i, static_cast<size_t>(end - i) * sizeof(float));
     i = end;
   } else {
-    if (step == 2)
-      for (; i + VF < end; i += VF)
-        vstore(to + i, vevens(vload(from + first + i * 2), vload(from + first + i * 2 + VF)));
+    // The last vector overlaps the one before it. Nothing is read behind the last pixel.
+    const int64_t last = lesser(end, (w - first) / 2) - VF;
+    for (int64_t at = i; step == 2 && at <= last;) {
+      vstore(to + at, vevens(vload(from + first + at * 2), vload(from + first + at * 2 + VF)));
+      i = at + VF;
+      at = at < last ? lesser(i, last) : i;
+    }
     for (; i < end; ++i) to[i] = from[first + i * step];
   }
   for (; i < count; ++i) to[i] = 0.0f;
