@@ -65,8 +65,8 @@ inline int run_kernel(ty_run run, const char *attrs, int32_t most, ty_tensor *in
   int32_t threads = pool->size(pool->self);
   if (most > 0 && most < threads) threads = most;
   error[0] = '\0';
-  const ty_ctx ctx = {TY_ABI_VERSION,     sizeof(ty_ctx), threads, 0,
-                      pool->parallel_for, pool->self,     error,   error_size};
+  const ty_ctx ctx = {TY_ABI_VERSION, sizeof(ty_ctx), threads,    0,      pool->parallel_for,
+                      pool->self,     error,          error_size, nullptr};
   const auto *head = reinterpret_cast<const ty_attrs *>(attrs);
   if (items < keep_gil_below) return run(&ctx, inputs, outputs, head, workspace);
   PyThreadState *state = PyEval_SaveThread();

@@ -65,6 +65,7 @@ TyCtx._fields_ = [
     ("pool", ctypes.c_void_p),
     ("error", ctypes.c_void_p),
     ("error_size", ctypes.c_int64),
+    ("ahead", ctypes.c_void_p),
 ]
 
 

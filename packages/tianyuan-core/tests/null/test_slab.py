@@ -40,6 +40,24 @@ def test_more_than_was_expected_gets_another_block() -> None:
         np.testing.assert_array_equal(array, np.full(3 * MEBI // 4, value, F32))
 
 
+def test_large_arrays_begin_with_a_page() -> None:
+    slab = Slab(_constants(5, MEBI // 4))
+    assert _address(slab.empty((2 * MEBI,), F32)) % (2 * MEBI) == 0
+    assert _address(slab.empty((1000,), F32)) % (2 * MEBI) == 0
+
+
+def test_arrays_that_are_not_aligned_are_copied() -> None:
+    slab = Slab(_constants(5, MEBI // 4))
+    apart = slab.empty((4099,), F32)
+    apart[:] = np.arange(4099)
+    assert slab.place(apart) is apart
+    for array in (apart[1:4097], apart[: 64 * 64].reshape(64, 64).T, apart[3:6]):
+        placed = slab.place(array)
+        assert placed.flags.c_contiguous
+        assert _address(placed) % 64 == 0
+        np.testing.assert_array_equal(placed, array)
+
+
 def test_few_constants_and_large_ones_have_their_own() -> None:
     few = Slab(_constants(1, MEBI // 4))
     first, second = few.empty((1000,), F32), few.empty((1000,), F32)

@@ -16,6 +16,7 @@ struct Pointwise {
   const float *weight, *bias;
   int64_t c, o;
   Epilogue epilogue;
+  ty_ahead *ahead;  // what a later step reads, or NULL
   const TileSegment *segments;
 };
 
@@ -113,9 +114,14 @@ void run_pointwise(const Pointwise &p, const float *x, float *y, const float *re
   tile.c = acc;
   tile.out = finishes ? &out : nullptr;
   const int64_t tiles = ceil_div(pixels, TILE_ROWS);
+  ty_ahead *const ahead = p.ahead;
   for (int64_t t = 0; t < tiles; ++t) {
     const int64_t begin = t * pixels / tiles, count = (t + 1) * pixels / tiles - begin;
     tile.a = x + begin * VF;
+    if (ahead) {
+      tile.line = take_ahead(ahead, p.c);
+      tile.line_step = tile.line ? AHEAD_LINE : 0;
+    }
     tile.ahead = t == tiles - 1 ? TILE_VECTORS * tile.b_next : 0;
     out.y = y + begin * VF;
     out.residual = residual ? residual + begin * VF : nullptr;
@@ -289,10 +295,10 @@ int bottleneck(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
             w[3], stride[0], stride[1], 1,    1,    padding[0], padding[1], w[0]};
   b.x = data(0);
   b.y = static_cast<float *>(outputs[0].data);
-  if (b.expands) b.expand = {data(1), data(2), x[1], w[0], {}, nullptr};
+  if (b.expands) b.expand = {data(1), data(2), x[1], w[0], {}, ahead_of(ctx), nullptr};
   b.depthwise = data(first);
   b.depthwise_bias = data(first + 1);
-  b.project = {data(first + 2), data(first + 3), w[0], y[1], {}, nullptr};
+  b.project = {data(first + 2), data(first + 3), w[0], y[1], {}, ahead_of(ctx), nullptr};
   if (a.has_residual) b.residual = data(first + 4);
   if (read_epilogue(ctx, TY_STRING(&a, a.expanded), lower[0], upper[0], &b.expand.epilogue) ||
       read_epilogue(ctx, TY_STRING(&a, a.filtered), lower[1], upper[1], &b.after_depthwise) ||

@@ -116,6 +116,7 @@ void store_plain(const float *acc, const ConvPlan &p, const Pixels &s, int64_t i
 }
 
 struct Pass {
+  ty_ahead *ahead;  // what a later step reads, or NULL
   const ConvPlan *plan;
   const Band *band;
   TileArgs tile;
@@ -153,6 +154,10 @@ void run_pixels(Pass *pass, const Pixels &s) {
     pass->out.y = p.y + at;
     pass->out.residual = p.residual ? p.residual + at : nullptr;
   }
+  if (kind == TILE_BLOCK && pass->ahead) {
+    pass->tile.line = take_ahead(pass->ahead, p.c * p.n_taps);
+    pass->tile.line_step = pass->tile.line ? AHEAD_LINE : 0;
+  }
   tile_of(kind, s.halves, static_cast<int>(s.width * s.halves), pass->vectors,
           p.o - (pass->block + pass->vectors - 1) * VF)(&pass->tile);
   if (pass->tile.out) return;
@@ -186,10 +191,11 @@ void run_rows(Pass *pass) {
   }
 }
 
-void run_item(const ConvPlan &p, const Band &b, const TileSegment *table, int64_t segments,
-              const Item &item, float *scratch) {
+void run_item(const ty_ctx *ctx, const ConvPlan &p, const Band &b, const TileSegment *table,
+              int64_t segments, const Item &item, float *scratch) {
   alignas(64) float acc[TILE_ROWS * TILE_LANES];
   Pass pass = {};
+  pass.ahead = ahead_of(ctx);
   pass.plan = &p;
   pass.band = &b;
   pass.item = item;
@@ -247,7 +253,7 @@ void conv_run(const ty_ctx *ctx, const ConvPlan &p, float *workspace) {
   ty_parallel(ctx, items_of(p, cut), 1, [&](int64_t begin, int64_t end, int32_t slot) {
     for (int64_t at = begin; at < end; ++at) {
       const Item item = item_of(p, b, cut, at);
-      run_item(group_of(p, item.group), b, table, segments, item, scratch + slot * per_slot);
+      run_item(ctx, group_of(p, item.group), b, table, segments, item, scratch + slot * per_slot);
     }
   });
 }

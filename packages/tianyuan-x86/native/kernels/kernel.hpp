@@ -91,6 +91,23 @@ inline void ty_parallel(const ty_ctx *ctx, int64_t n, int64_t grain, const Body 
                     const_cast<void *>(static_cast<const void *>(&body)));
 }
 
+enum { AHEAD_LINE = 16 };  // floats of a cache line
+
+// What a later step reads, or NULL.
+inline ty_ahead *ahead_of(const ty_ctx *ctx) {
+  return ctx->struct_size < sizeof(ty_ctx) ? nullptr : ctx->ahead;
+}
+
+// Takes the next `lines` cache lines of it, which the caller then fetches; NULL where nothing is
+// left.
+inline const float *take_ahead(ty_ahead *ahead, int64_t lines) {
+  const uintptr_t bytes = static_cast<uintptr_t>(lines) * AHEAD_LINE * sizeof(float);
+  if (__atomic_load_n(&ahead->next, __ATOMIC_RELAXED) >= ahead->end) return nullptr;
+  const uintptr_t at = __atomic_fetch_add(&ahead->next, bytes, __ATOMIC_RELAXED);
+  const bool whole = at < ahead->end && ahead->end - at >= bytes;
+  return whole ? reinterpret_cast<const float *>(at) : nullptr;
+}
+
 // A grain of about `least` items or more with which threads get equal shares of n items.
 inline int64_t even_grain(const ty_ctx *ctx, int64_t n, int64_t least) {
   const int64_t worth = ceil_div(n, least);

@@ -58,14 +58,15 @@ struct TileArgs {
   const float *plus;     // added to `from`, in the same form, or NULL
   const float *minuend;  // in the form of b: `difference` becomes it less b on the way, or NULL
   float *difference;
-  // TILE_AHEAD only:
+  const float
+      *line;  // what is fetched, line_step floats further at each k; read where that is not 0
+  int64_t line_step;
+  // TILE_AHEAD only, which reads `line` in any case:
   int64_t c_row;
   const float *offset;    // added to every row, or NULL
   const float *residual;  // in the form of c, or NULL
   bool clips;
   float lower, upper;
-  const float *line;  // what is fetched, line_step floats further at each k
-  int64_t line_step;
   // Fetched for writing: c, or what has its form, in rows that lie `written_row` apart, twice.
   const float *written[2];
   int64_t written_row;

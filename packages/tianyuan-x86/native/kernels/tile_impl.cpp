@@ -175,6 +175,11 @@ TY_INLINE void subtract(const TileArgs *t, const float *b, const vf *w) {
     vstore(t->difference + at + v * t->b_next, vsub(vload(t->minuend + at + v * t->b_next), w[v]));
 }
 
+template <bool VALUE>
+struct Choice {
+  static constexpr bool value = VALUE;
+};
+
 // FULL whole vectors and, where NARROW, half of another one.
 template <int KIND, int HALVES, int ROWS, int FULL, int NARROW>
 void run_tile(const TileArgs *t) {
@@ -182,7 +187,7 @@ void run_tile(const TileArgs *t) {
   vf c[ROWS][VECTORS];
   vn half[NARROW ? ROWS : 1];
   const int64_t a_row = t->a_row, a_step = t->a_step, b_step = t->b_step, b_next = t->b_next;
-  const float *line = t->line;
+  const float *line = KIND == TILE_BLOCK && !t->line_step ? t->b : t->line;
   ResultLines results = result_lines<ROWS, VECTORS>(t);
   constexpr bool strided = KIND == TILE_STRIDED || KIND == TILE_AHEAD;
   const int64_t bytes = a_row * static_cast<int64_t>(sizeof(float));
@@ -191,36 +196,44 @@ void run_tile(const TileArgs *t) {
   const TileSegment *segment = t->segments, *end = segment + t->n_segments;
   for (; segment != end; ++segment) {
     const float *a = t->a + segment->a, *b = t->b + segment->b, *middle = a + 7 * a_row;
-    for (int64_t k = segment->count; k > 0; --k) {
-      if (KIND == TILE_AHEAD) {
-        __builtin_prefetch(line, 0, 3);
-        line += t->line_step;
-        fetch_line<ROWS, VECTORS>(&results, t);
-      }
-      vf w[FULL + 1];
+    const auto steps = [&](auto fetches) __attribute__((always_inline)) {
+      for (int64_t k = segment->count; k > 0; --k) {
+        if (KIND == TILE_AHEAD) {
+          __builtin_prefetch(line, 0, 3);
+          line += t->line_step;
+          fetch_line<ROWS, VECTORS>(&results, t);
+        }
+        vf w[FULL + 1];
 #pragma GCC unroll 4
-      for (int v = 0; v < FULL; ++v) w[v] = vload(b + v * b_next);
-      if (((KIND == TILE_AHEAD && AHEAD_SUBTRACTS) || KIND == TILE_BLOCK) && t->minuend)
-        subtract<FULL>(t, b, w);
-      if (KIND == TILE_BLOCK && t->ahead) {
+        for (int v = 0; v < FULL; ++v) w[v] = vload(b + v * b_next);
+        if (((KIND == TILE_AHEAD && AHEAD_SUBTRACTS) || KIND == TILE_BLOCK) && t->minuend)
+          subtract<FULL>(t, b, w);
+        if (KIND == TILE_BLOCK && fetches.value) {
+          __builtin_prefetch(line, 0, 2);
+          line += t->line_step;
 #pragma GCC unroll 4
-        for (int v = 0; v < VECTORS; ++v)
-          _mm_prefetch(reinterpret_cast<const char *>(b + v * b_next + t->ahead), _MM_HINT_T1);
-      }
-      const vn narrow = NARROW ? narrow_load(b + FULL * b_next) : narrow_zero();
+          for (int v = 0; v < VECTORS; ++v)
+            _mm_prefetch(reinterpret_cast<const char *>(b + v * b_next + t->ahead), _MM_HINT_T1);
+        }
+        const vn narrow = NARROW ? narrow_load(b + FULL * b_next) : narrow_zero();
 #pragma GCC unroll 16
-      for (int i = 0; i < ROWS; ++i) {
-        const float *x =
-            strided ? strided_row(a, middle, i, by) : row_of<KIND>(a, i, ROWS / HALVES, a_row);
+        for (int i = 0; i < ROWS; ++i) {
+          const float *x =
+              strided ? strided_row(a, middle, i, by) : row_of<KIND>(a, i, ROWS / HALVES, a_row);
 #pragma GCC unroll 4
-        for (int v = 0; v < FULL; ++v) c[i][v] = vfma(vset1(*x), w[v], c[i][v]);
-        if (NARROW) half[i] = narrow_fma(*x, narrow, half[i]);
+          for (int v = 0; v < FULL; ++v) c[i][v] = vfma(vset1(*x), w[v], c[i][v]);
+          if (NARROW) half[i] = narrow_fma(*x, narrow, half[i]);
+        }
+        a += a_step;
+        b += b_step;
+        if (strided) middle += a_step;
+        if (strided) hold_rows(&by);
       }
-      a += a_step;
-      b += b_step;
-      if (strided) middle += a_step;
-      if (strided) hold_rows(&by);
-    }
+    };
+    if (KIND == TILE_BLOCK && (t->ahead || t->line_step))
+      steps(Choice<true>());
+    else
+      steps(Choice<false>());
   }
 #pragma GCC unroll 16
   for (int i = 0; NARROW && i < ROWS; ++i) c[i][FULL] = widened(half[i]);

@@ -248,6 +248,54 @@ void call_outs_get_their_step() {
   CHECK(spent[0] >= 0 && spent[1] >= 0);
 }
 
+std::vector<ty_ahead> seen_ahead;
+
+// Notes what may be fetched, and takes a page of it.
+int look(const ty_ctx *ctx, const ty_tensor *, ty_tensor *, const ty_attrs *, void *) {
+  seen_ahead.push_back(ctx->ahead ? *ctx->ahead : ty_ahead{0, 0});
+  if (ctx->ahead) ctx->ahead->next += 4096;
+  return 0;
+}
+
+// Three steps before one that multiplies `rows` rows of 1024 terms by a matrix of 4 MiB.
+std::vector<ty_ahead> ahead_of(int64_t rows, int64_t own_bytes, std::vector<float> &matrix) {
+  constexpr int64_t terms = 1024;
+  std::vector<float> own(static_cast<size_t>(own_bytes / 4)), x(static_cast<size_t>(rows * terms));
+  matrix.resize(terms * terms);
+  Builder builder;
+  builder.slots = {slot(rt::slot_input, 0, rows * terms), slot(rt::slot_output, 0, rows * terms),
+                   slot(rt::slot_constant, 0, own_bytes / 4, own.data()),
+                   slot(rt::slot_constant, 0, terms * terms, matrix.data())};
+  // What comes in so often belongs to many rows.
+  for (int step = 0; step < 3; ++step) builder.step(look, {0, 0, 0, 0, 0, 0, 0, 0, 2}, {1});
+  builder.step(look, {0, 3}, {1});
+  rt::Executor executor(builder.desc());
+  rt::ThreadPool pool(1);
+  void *inputs[] = {x.data()}, *outputs[] = {x.data()};
+  char error[64];
+  for (int run = 0; run < 2; ++run) {  // each run starts anew
+    seen_ahead.clear();
+    const rt::Binding binding = {inputs, nullptr, outputs, nullptr};
+    CHECK(executor.run(*pool.table(), binding, error, sizeof error).code == 0);
+  }
+  CHECK(seen_ahead.size() == 4);
+  return seen_ahead;
+}
+
+void steps_may_fetch_what_a_later_one_reads_for_few_rows() {
+  std::vector<float> matrix;
+  for (const int64_t rows : {1, 3}) {
+    const std::vector<ty_ahead> seen = ahead_of(rows, 3 << 20, matrix);
+    const auto begin = reinterpret_cast<uintptr_t>(matrix.data());
+    CHECK(seen[0].end == 0);  // two steps read as much as is fetched
+    CHECK(seen[1].next == begin && seen[1].end == begin + (4 << 20));
+    CHECK(seen[2].next == begin + 4096 && seen[2].end == seen[1].end);
+    CHECK(seen[3].end == 0);
+  }
+  for (const ty_ahead &seen : ahead_of(4, 3 << 20, matrix)) CHECK(seen.end == 0);
+  CHECK(ahead_of(1, 1 << 10, matrix)[0].end != 0);
+}
+
 void arenas_are_aligned_and_lent_once() {
   for (const size_t size : {size_t{0}, size_t{1}, size_t{4096}, size_t{5} << 20}) {
     const rt::Arena arena(size);
@@ -304,6 +352,7 @@ int main() {
   RUN(runs_that_write_states_take_turns);
   RUN(failure_names_its_step);
   RUN(call_outs_get_their_step);
+  RUN(steps_may_fetch_what_a_later_one_reads_for_few_rows);
   RUN(arenas_are_aligned_and_lent_once);
   RUN(contradictions_are_refused);
   return 0;

@@ -77,8 +77,9 @@ void copy_copies_in_every_tier() {
     y.data = to.data();
     const ty_attrs attrs = {TY_ABI_VERSION, sizeof(ty_attrs), 1, 1, 1};
     char error[64] = "";
-    const ty_ctx ctx = {TY_ABI_VERSION, sizeof(ty_ctx), pool.size(pool.self), 0, pool.parallel_for,
-                        pool.self,      error,          sizeof error};
+    const ty_ctx ctx = {
+        TY_ABI_VERSION, sizeof(ty_ctx), pool.size(pool.self), 0,      pool.parallel_for,
+        pool.self,      error,          sizeof error,         nullptr};
     CHECK(run(&ctx, &x, &y, &attrs, nullptr) == 0);
     CHECK(from == to);
   }

@@ -102,7 +102,7 @@ def _pack(constant: Constant, layout: str, labelling: Labelling, slab: Slab) -> 
     options, device = labelling.options, labelling.device
     kernel = selection.relayout_kernel(spec, PLAIN, layout, device, options)
     if kernel is None or not kernel.is_native or not found.exact:
-        return np.ascontiguousarray(found.pack(constant.array))
+        return slab.place(found.pack(constant.array))
     call = selection.relayout_call(spec, PLAIN, layout, options.threads)
     made = slab.empty(layouts.extents(spec.shape, layout), spec.dtype)
     scratch = dispatch.empty((kernel.workspace(call),), np.dtype(np.uint8))

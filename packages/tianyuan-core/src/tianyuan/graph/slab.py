@@ -12,6 +12,7 @@ from .graph import Constant
 
 _LARGE = 1 << 22  # bytes from which numpy asks for large pages
 _ALIGNMENT = 64
+_PAGE = 1 << 21  # bytes of a large page
 
 
 class Slab:
@@ -30,10 +31,27 @@ class Slab:
     def empty(self, shape: shapes.Shape, dtype: np.dtype) -> np.ndarray:
         """Return an uninitialised array, 64-byte aligned where it is not tiny."""
         count = shapes.volume(shape) * dtype.itemsize
-        if self._size < _LARGE or not 0 < count < _LARGE:
+        if count >= _LARGE:
+            return _in_pages(count).view(dtype).reshape(shape)
+        if self._size < _LARGE or count == 0:
             return dispatch.empty(shape, dtype)
         if self._block is None or self._used + count > len(self._block):
-            self._block, self._used = dispatch.empty((self._size,), np.dtype(np.uint8)), 0
+            self._block, self._used = _in_pages(self._size), 0
         start, end = self._used, self._used + count
         self._used = -(-end // _ALIGNMENT) * _ALIGNMENT
         return self._block[start:end].view(dtype).reshape(shape)
+
+    def place(self, array: np.ndarray) -> np.ndarray:
+        """Return the array itself where it is aligned as ``empty`` would, else a copy that is."""
+        if array.ctypes.data % _ALIGNMENT == 0 and array.flags.c_contiguous:
+            return array
+        made = self.empty(array.shape, array.dtype)
+        made[...] = array
+        return made
+
+
+def _in_pages(count: int) -> np.ndarray:
+    """Return bytes that begin with a large page, as what lies before the first one is in small."""
+    raw = np.empty(count + _PAGE, np.uint8)
+    start = -raw.ctypes.data % _PAGE
+    return raw[start : start + count]

@@ -53,6 +53,13 @@ typedef struct ty_tensor {
  * same time and lies in [0, ctx->threads): use it to pick a private part of the workspace. */
 typedef void (*ty_task)(void *arg, int64_t begin, int64_t end, int32_t slot);
 
+/* Memory that a later step of a program reads once, so that it would wait for it: kernels whose time
+ * goes into arithmetic may fetch it into the caches meanwhile. They take bytes from `next` on by
+ * adding to it atomically; what lies at `end` or behind it must not be touched. */
+typedef struct ty_ahead {
+  uintptr_t next, end;
+} ty_ahead;
+
 typedef struct ty_ctx ty_ctx;
 struct ty_ctx {
   uint32_t abi_version;
@@ -64,6 +71,7 @@ struct ty_ctx {
   void *pool;
   char *error; /* a kernel that fails writes its reason here, NUL-terminated */
   int64_t error_size;
+  ty_ahead *ahead; /* or NULL; not there where struct_size ends before it */
 };
 
 /* Every attrs struct (attrs.h, generated from the ops) starts with this. */

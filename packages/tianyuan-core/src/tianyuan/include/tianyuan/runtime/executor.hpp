@@ -97,6 +97,7 @@ class Executor {
     for (int64_t slot = 0; slot < program.n_slots; ++slot) check_slot(program, slot);
     steps_.reserve(static_cast<size_t>(program.n_steps));
     for (int64_t step = 0; step < program.n_steps; ++step) add_step(program, step);
+    for (size_t step = 0; step < steps_.size(); ++step) find_ahead(program, step);
   }
 
   // Runs the steps in order; a failing kernel's reason is in `error`.
@@ -105,14 +106,16 @@ class Executor {
     if (mutates_) turn.lock();
     auto frame = frames_.take([this] { return std::make_unique<Frame>(*this); });
     bind(*frame, binding);
-    const ty_ctx ctx = {TY_ABI_VERSION,
-                        sizeof(ty_ctx),
-                        std::max(1, std::min(threads_, pool.size(pool.self))),
-                        0,
-                        pool.parallel_for,
-                        pool.self,
-                        error,
-                        error_size};
+    ty_ctx ctx = {TY_ABI_VERSION,
+                  sizeof(ty_ctx),
+                  std::max(1, std::min(threads_, pool.size(pool.self))),
+                  0,
+                  pool.parallel_for,
+                  pool.self,
+                  error,
+                  error_size,
+                  nullptr};
+    frame->ahead = ahead_;
     if (error_size > 0) error[0] = '\0';
     return binding.nanoseconds == nullptr ? run_steps<false>(*frame, ctx, nullptr)
                                           : run_steps<true>(*frame, ctx, binding.nanoseconds);
@@ -127,6 +130,10 @@ class Executor {
   size_t arenas() { return frames_.made(); }
 
  private:
+  // Bytes of a constant that steps before fetch: fewer stay in the caches anyway, more would not.
+  static constexpr int64_t least_ahead = int64_t{1} << 20, most_ahead = int64_t{8} << 20;
+  static constexpr double few_rows = 3.0;
+
   struct Step {
     std::string kernel, op, origin;
     ty_run run;
@@ -134,6 +141,7 @@ class Executor {
     size_t tensors;  // first of the step's tensors in a frame: inputs, then outputs
     size_t n_inputs, n_outputs;
     int64_t workspace;  // offset in the arena, -1 for none
+    int64_t ahead;      // which of ahead_ it may fetch, -1 for none
   };
 
   // A tensor whose pointer comes from outside at each run.
@@ -144,13 +152,16 @@ class Executor {
 
   struct Frame {
     explicit Frame(const Executor &owner)
-        : arena(static_cast<size_t>(owner.arena_size_)), tensors(owner.tensors_) {
+        : arena(static_cast<size_t>(owner.arena_size_)),
+          tensors(owner.tensors_),
+          ahead(owner.ahead_) {
       for (const Patch &patch : owner.in_arena_) {
         tensors[patch.tensor].data = arena.data() + patch.index;
       }
     }
     Arena arena;
     std::vector<ty_tensor> tensors;
+    std::vector<ty_ahead> ahead;  // what is left of it in this run
   };
 
   const Step &at(int64_t step) const { return steps_[static_cast<size_t>(step)]; }
@@ -215,7 +226,8 @@ class Executor {
               tensors_.size(),
               static_cast<size_t>(desc.n_inputs),
               static_cast<size_t>(desc.n_outputs),
-              desc.workspace_size > 0 ? desc.workspace_offset : -1};
+              desc.workspace_size > 0 ? desc.workspace_offset : -1,
+              -1};
     attrs_.resize(attrs_.size() + (static_cast<size_t>(desc.attrs_size) + 7) / 8);
     if (desc.attrs_size > 0) {
       std::memcpy(&attrs_[step.attrs], desc.attrs, static_cast<size_t>(desc.attrs_size));
@@ -260,6 +272,50 @@ class Executor {
     tensors_.push_back(tensor);
   }
 
+  static int64_t elements_of(const ty_tensor &tensor) {
+    int64_t count = 1;
+    for (int32_t axis = 0; axis < tensor.ndim; ++axis) count *= tensor.shape[axis];
+    return count;
+  }
+
+  // Bytes of an input that is a constant, 0 of any other.
+  int64_t constant_bytes(const ProgramDesc &program, size_t index, int64_t input) const {
+    const int32_t slot = program.steps[index].inputs[input];
+    return root(slot).kind == slot_constant ? slots_[static_cast<size_t>(slot)].nbytes : 0;
+  }
+
+  // Where a step reads a large constant for few rows only, and so waits for memory, the steps
+  // before it may fetch it: as many as read so much themselves. For a product, items that come in
+  // times items that go out over those of the constant are the square of its rows.
+  void find_ahead(const ProgramDesc &program, size_t index) {
+    const Step &step = steps_[index];
+    double coming = 0.0, going = 0.0;
+    int64_t largest = -1, bytes = 0;
+    for (size_t i = 0; i < step.n_inputs; ++i) {
+      const int64_t constant = constant_bytes(program, index, static_cast<int64_t>(i));
+      if (constant == 0) coming += static_cast<double>(elements_of(tensors_[step.tensors + i]));
+      if (constant > bytes) largest = static_cast<int64_t>(i);
+      bytes = std::max(bytes, constant);
+    }
+    if (bytes < least_ahead) return;
+    for (size_t i = 0; i < step.n_outputs; ++i) {
+      going += static_cast<double>(elements_of(tensors_[step.tensors + step.n_inputs + i]));
+    }
+    const ty_tensor &constant = tensors_[step.tensors + static_cast<size_t>(largest)];
+    const double items = static_cast<double>(elements_of(constant));
+    if (coming * going < items || coming * going > few_rows * few_rows * items) return;
+    bytes = std::min(bytes, most_ahead);
+    const auto at = reinterpret_cast<uintptr_t>(constant.data);
+    int64_t read = 0;
+    for (size_t before = index; before-- > 0 && read < bytes && steps_[before].ahead < 0;) {
+      steps_[before].ahead = static_cast<int64_t>(ahead_.size());
+      for (int64_t i = 0; i < program.steps[before].n_inputs; ++i) {
+        read += constant_bytes(program, before, i);
+      }
+    }
+    ahead_.push_back({at, at + static_cast<uintptr_t>(bytes)});
+  }
+
   void bind(Frame &frame, const Binding &binding) const {
     ty_tensor *tensors = frame.tensors.data();
     for (const Patch &patch : from_inputs_)
@@ -284,11 +340,13 @@ class Executor {
   }
 
   template <bool timed>
-  Outcome run_steps(Frame &frame, const ty_ctx &ctx, int64_t *nanoseconds) const {
+  Outcome run_steps(Frame &frame, ty_ctx &ctx, int64_t *nanoseconds) const {
     using Clock = std::chrono::steady_clock;
     for (size_t index = 0; index < steps_.size(); ++index) {
       Clock::time_point before;
       if constexpr (timed) before = Clock::now();
+      const int64_t ahead = steps_[index].ahead;
+      ctx.ahead = ahead < 0 ? nullptr : &frame.ahead[static_cast<size_t>(ahead)];
       const int code = run_step(frame, ctx, index);
       if constexpr (timed) {
         nanoseconds[index] =
@@ -303,6 +361,7 @@ class Executor {
   std::vector<Step> steps_;
   std::vector<uint64_t> attrs_;     // the attrs structs of all steps
   std::vector<ty_tensor> tensors_;  // what a new frame starts from
+  std::vector<ty_ahead> ahead_;
   std::vector<Patch> from_inputs_, from_states_, from_outputs_, in_arena_;
   int64_t arena_size_;
   int32_t threads_;
