@@ -69,6 +69,6 @@ def test_few_constants_and_large_ones_have_their_own() -> None:
     large = many.empty((2 * MEBI,), F32)
     block = inner.base
     assert block is not None
-    assert len(memoryview(block)) < 6 * MEBI
+    assert len(memoryview(block)) < 8 * MEBI  # with what lies before the first large page
     assert not np.shares_memory(block, large)
     assert many.empty((0, 3), F32).shape == (0, 3)
