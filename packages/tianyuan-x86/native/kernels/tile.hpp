@@ -58,8 +58,7 @@ struct TileArgs {
   const float *plus;     // added to `from`, in the same form, or NULL
   const float *minuend;  // in the form of b: `difference` becomes it less b on the way, or NULL
   float *difference;
-  const float
-      *line;  // what is fetched, line_step floats further at each k; read where that is not 0
+  const float *line;  // what is fetched, line_step floats further at each k, where that is not 0
   int64_t line_step;
   // TILE_AHEAD only, which reads `line` in any case:
   int64_t c_row;
