@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -320,7 +321,7 @@ def supporting(
         if reason is None:
             served.append(kernel)
         else:
-            refused.append((kernel.name, reason))
+            refused.append((kernel.name, sys.intern(reason)))  # most calls hear the same
     served.sort(key=lambda kernel: (kernel.is_reference, _cost(kernel, call)))
     return served, refused
 

@@ -53,27 +53,31 @@ static inline Q8ConvShape q8_conv_shape(const ty_conv2d_quantized_attrs &a, cons
           dilation[1], padding[0], padding[1], padding[2], padding[3], a.groups};
 }
 
-// Copies an image into operands with padding around it that stands for zero.
+// Copies row y of an image, of which those beyond it are padding, into operands with padding that
+// stands for zero on both sides.
+template <typename T>
+inline void q8_copy_row(T *to, const uint8_t *image, int64_t y, const Q8ConvShape &s,
+                        int64_t zero_point, bool is_signed) {
+  const int64_t channels = q8_channels(s.c), row = s.w * channels;
+  const int64_t left = s.left * channels, right = s.right * channels;
+  const T zero = static_cast<T>(q8_zero(T(), zero_point, is_signed));
+  if (y < 0 || y >= s.h) return q8_fill(to, zero, left + row + right);
+  q8_fill(to, zero, left);
+  q8_convert(to + left, image + y * row, row, zero_point, is_signed);
+  q8_fill(to + left + row, zero, right);
+}
+
+// Copies images into operands with padding around them that stands for zero.
 template <typename T>
 inline void q8_copy_padded(const ty_ctx *ctx, T *to, const uint8_t *from, const Q8ConvShape &s,
                            int64_t zero_point, bool is_signed) {
   const int64_t channels = q8_channels(s.c), h = s.h + s.top + s.bottom;
-  const int64_t w = s.w + s.left + s.right, row = w * channels;
-  const T zero = static_cast<T>(q8_zero(T(), zero_point, is_signed));
+  const int64_t row = (s.w + s.left + s.right) * channels;
   const int64_t grain = even_grain(ctx, s.n * h, 1 + 32768 / (row + 1));
   ty_parallel(ctx, s.n * h, grain, [&](int64_t begin, int64_t end, int32_t) {
-    for (int64_t at = begin; at < end; ++at) {
-      const int64_t y = at % h - s.top;
-      T *target = to + at * row;
-      if (y < 0 || y >= s.h) {
-        q8_fill(target, zero, row);
-        continue;
-      }
-      q8_fill(target, zero, s.left * channels);
-      q8_convert(target + s.left * channels, from + (at / h * s.h + y) * s.w * channels,
-                 s.w * channels, zero_point, is_signed);
-      q8_fill(target + (s.left + s.w) * channels, zero, s.right * channels);
-    }
+    for (int64_t at = begin; at < end; ++at)
+      q8_copy_row(to + at * row, from + at / h * s.h * s.w * channels, at % h - s.top, s,
+                  zero_point, is_signed);
   });
 }
 

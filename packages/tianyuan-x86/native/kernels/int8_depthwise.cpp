@@ -20,7 +20,7 @@ struct Depthwise {
   uint8_t *y;
   int64_t kh, column;  // column: distance of two columns of the kernel in bytes
   bool slides;         // a column of the kernel is the next one's of the pixel before
-  int64_t fours, channels, pixel, row, image, n, oh, ow;
+  int64_t fours, channels, pixel, row, ow;
 };
 
 #if defined(__AVX512VNNI__)
@@ -320,6 +320,62 @@ void centre_weights(const Q8ConvShape &s, const int64_t *zeros, bool several, co
   }
 }
 
+// The images of a call, and how they are read.
+struct Image {
+  Q8ConvShape shape;
+  int64_t zero_point;
+  bool is_signed;
+};
+
+// Bytes of images that are copied as a whole; of larger ones each thread copies bands of rows,
+// which stay in its second cache.
+enum { BAND = 128 << 10 };
+
+// One output row, which starts at x, and row `line` of all outputs.
+void run_line(const Depthwise &d, const uint8_t *x, int64_t line, int64_t c0) {
+  const int64_t target = line * d.ow * d.channels;
+  run_row(d, x, d.y + target, d.residual.data != nullptr ? d.residual.data + target : nullptr, c0);
+}
+
+// Images that lie at d.x with their padding, or need none: an image takes `bytes`.
+void run_rows(const ty_ctx *ctx, const Depthwise &d, const Image &image, int64_t bytes) {
+  const Q8ConvShape &s = image.shape;
+  const int64_t blocks = ceil_div(d.channels, WIDTH), work = d.ow * WIDTH * d.fours * 4;
+  const int64_t items = s.n * s.oh * blocks;
+  ty_parallel(ctx, items, even_grain(ctx, items, 1 + 100000 / (work + 1)),
+              [&](int64_t begin, int64_t end, int32_t) {
+                for (int64_t item = begin; item < end; ++item) {
+                  const int64_t line = item / blocks;
+                  run_line(d, d.x + line / s.oh * bytes + line % s.oh * d.row, line,
+                           item % blocks * WIDTH);
+                }
+              });
+}
+
+// Copies a band of rows at a time, with its padding, and computes what it serves (the workspace of
+// each thread is _band_bytes of int8_conv.py).
+void run_bands(const ty_ctx *ctx, const Depthwise &d, const Image &image, uint8_t *copies) {
+  const Q8ConvShape &s = image.shape;
+  const int64_t row = d.row / s.sh, reach = (s.kh - 1) * s.dh + 1, lines = s.n * s.oh;
+  const int64_t fit = lesser((BAND / row - reach) / s.sh + 1, ceil_div(lines, ctx->threads));
+  const int64_t rows = lesser(fit < reach ? reach : fit, s.oh), bands = ceil_div(s.oh, rows);
+  const int64_t bytes = round_up(((rows - 1) * s.sh + reach) * row + 64, 64);
+  ty_parallel(ctx, s.n * bands, even_grain(ctx, s.n * bands, 1),
+              [&](int64_t begin, int64_t end, int32_t slot) {
+                uint8_t *copy = copies + slot * bytes;
+                for (int64_t item = begin; item < end; ++item) {
+                  const int64_t first = item % bands * rows, last = lesser(first + rows, s.oh);
+                  const uint8_t *from = d.x + item / bands * s.h * s.w * d.channels;
+                  for (int64_t y = 0; y < (last - first - 1) * s.sh + reach; ++y)
+                    q8_copy_row(copy + y * row, from, first * s.sh + y - s.top, s, image.zero_point,
+                                image.is_signed);
+                  for (int64_t line = first; line < last; ++line)
+                    for (int64_t c0 = 0; c0 < d.channels; c0 += WIDTH)
+                      run_line(d, copy + (line - first) * d.row, item / bands * s.oh + line, c0);
+                }
+              });
+}
+
 int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *attrs,
         void *workspace) {
   const auto &a = *reinterpret_cast<const ty_conv2d_quantized_attrs *>(attrs);
@@ -350,15 +406,9 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   const int32_t *given = a.has_bias ? static_cast<const int32_t *>(inputs[next++].data) : nullptr;
   const int32_t zero = q8_zero(uint8_t(), a.x_zero_point, is_signed);
   fill_tables(d, s.c, given, a, zero, bias, multiplier);
-  int64_t height = s.h, width = s.w;
+  const int64_t width = s.w + s.left + s.right, row = width * d.channels;
+  const bool copies_image = is_signed || s.top + s.left + s.bottom + s.right > 0;
   d.x = static_cast<const uint8_t *>(inputs[0].data);
-  if (is_signed || s.top + s.left + s.bottom + s.right > 0) {
-    height += s.top + s.bottom;
-    width += s.left + s.right;
-    uint8_t *copy = static_cast<uint8_t *>(scratch.take(s.n * height * width * d.channels));
-    q8_copy_padded(ctx, copy, d.x, s, a.x_zero_point, is_signed);
-    d.x = copy;
-  }
   for (int64_t tap = 0; tap < d.fours * 4; ++tap) {
     const int64_t i = tap % per_column < s.kh ? tap % per_column * s.dh : 0;
     offsets[tap] = (i * width + tap / per_column % s.kw * s.dw) * d.channels;
@@ -379,21 +429,20 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   d.narrow = q8_narrow(d.store, q8_largest(multiplier, all) < 0.5f && !a.has_residual);
   d.pixel = s.sw * d.channels;
   d.slides = s.kh == 3 && s.kw == 3 && copies == 1 && s.sw == s.dw;
-  d.row = s.sh * width * d.channels;
-  d.image = height * width * d.channels;
-  d.oh = s.oh;
+  d.row = s.sh * row;
   d.ow = s.ow;
-  const int64_t blocks = ceil_div(d.channels, WIDTH), work = s.ow * WIDTH * d.fours * 4;
-  const int64_t items = s.n * s.oh * blocks;
-  ty_parallel(ctx, items, even_grain(ctx, items, 1 + 100000 / (work + 1)),
-              [&](int64_t begin, int64_t end, int32_t) {
-                for (int64_t item = begin; item < end; ++item) {
-                  const int64_t line = item / blocks, c0 = item % blocks * WIDTH;
-                  const int64_t target = line * s.ow * d.channels;
-                  run_row(d, d.x + line / s.oh * d.image + line % s.oh * d.row, d.y + target,
-                          d.residual.data != nullptr ? d.residual.data + target : nullptr, c0);
-                }
-              });
+  const Image image = {s, a.x_zero_point, is_signed};
+  const int64_t height = s.h + s.top + s.bottom;
+  uint8_t *copy = reinterpret_cast<uint8_t *>(scratch.next);
+  if (copies_image && s.n * height * row > BAND) {
+    run_bands(ctx, d, image, copy);
+    return 0;
+  }
+  if (copies_image) {
+    q8_copy_padded(ctx, copy, d.x, s, a.x_zero_point, is_signed);
+    d.x = copy;
+  }
+  run_rows(ctx, d, image, height * row);
   return 0;
 }
 

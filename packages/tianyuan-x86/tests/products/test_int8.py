@@ -191,6 +191,57 @@ def test_oblong_kernels_with_zero_points_of_weights(
         np.testing.assert_array_equal(got, stored(sums, 2.0**-12, attrs), err_msg=each.name)
 
 
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize(
+    ("shape", "kernel", "stride", "dilation", "padding", "dtype"),
+    [
+        ((1, 96, 40, 41), (3, 3), (1, 1), (1, 1), (1, 1, 1, 1), "uint8"),
+        ((2, 96, 39, 40), (3, 3), (2, 2), (1, 1), (0, 1, 1, 0), "int8"),
+        ((1, 70, 45, 50), (3, 3), (2, 1), (1, 1), (0, 0, 0, 0), "int8"),
+        ((1, 48, 60, 60), (5, 4), (1, 2), (3, 2), (7, 3, 5, 0), "uint8"),
+        ((3, 64, 5, 1100), (3, 3), (1, 1), (1, 1), (1, 1, 1, 1), "uint8"),
+        ((1, 64, 3, 2100), (3, 1), (1, 1), (1, 1), (2, 0, 2, 0), "uint8"),
+    ],
+)
+def test_large_depthwise_images_are_copied_by_bands(
+    shape: tuple[int, ...],
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    dilation: tuple[int, int],
+    padding: tuple[int, int, int, int],
+    dtype: str,
+    threads: int,
+    run: Any,
+) -> None:
+    """Bands meet at every row, and no thread writes behind its share of the workspace."""
+    rng, c = np.random.default_rng(threads), shape[1]
+    info, (top, left, bottom, right) = np.iinfo(dtype), padding
+    x = rng.integers(info.min, info.max + 1, shape).astype(dtype)
+    w = rng.integers(-127, 128, (c, 1, *kernel)).astype(np.int8)
+    bias = rng.integers(-1000, 1000, c).astype(np.int32)
+    padded = np.pad(
+        x.astype(np.int64) - 100, ((0, 0), (0, 0), (top, bottom), (left, right))
+    )  # fmt: skip
+    spans = [(k - 1) * d for k, d in zip(kernel, dilation, strict=True)]
+    taps = np.lib.stride_tricks.sliding_window_view(padded, [1 + s for s in spans], (2, 3))
+    taps = taps[:, :, :: stride[0], :: stride[1], :: dilation[0], :: dilation[1]]
+    sums = np.einsum("nchwij,cij->nchw", taps, w[:, 0].astype(np.int64)) + bias[:, None, None]
+    residual = rng.integers(-128, 128, sums.shape).astype(np.int8)
+    values = sums.astype(np.float32) * np.float32(2.0**-9) + residual.astype(np.float32)
+    want = np.clip(np.rint(values), -128, 127).astype(np.int8)
+    attrs = conv_attrs(
+        x_zero_point=100, padding=padding, groups=c, stride=stride, dilation=dilation,
+        has_residual=True, multipliers=(2.0**-9,),
+    )  # fmt: skip
+    arrays = [x, w, bias, residual]
+    call = call_of("conv2d_quantized", arrays, attrs, threads)
+    found = [each for each in kernels_for(call) if "depthwise" in each.name]
+    assert {each.isa for each in found} >= {"avx2"}
+    for each in found:
+        (got,) = run(each, call, arrays)
+        np.testing.assert_array_equal(got, want, err_msg=each.name)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32"])
 @pytest.mark.parametrize("axis", [0, 1, 2, 3])
 @pytest.mark.parametrize("shape", [(3, 5, 2, 19), (17, 1, 3, 1), (2, 0, 3, 4)])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .. import plugins, registry
+from ..imperative import memory
 from ..op import TensorSpec
 from . import lower, ordering, passes, plan, recompute
 from .graph import Graph
@@ -60,4 +61,5 @@ def compile_graph(
         passes.verify(lowered, "late")
     program = plan.plan(lowered, options.threads, device)
     executable, declined = plugins.compile_program(program, device, registry.chosen_backend())
+    memory.trim()  # of what only making the program took, before runs take an arena
     return Compiled(program, executable or StepInterpreter(program), tuple(declined))

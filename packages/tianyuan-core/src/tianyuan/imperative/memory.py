@@ -108,6 +108,13 @@ def held(where: str) -> int:
     return total
 
 
+def trim() -> None:
+    """Give the C allocator's free pages back to the system, where it can."""
+    release = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if release is not None:
+        release(0)
+
+
 class HostMemory:
     """What ``tianyuan.device`` asks about the memory of this machine and process."""
 
@@ -147,9 +154,7 @@ class HostMemory:
     def coalesce(self) -> None:
         """Give memory that no object uses back to the system."""
         gc.collect()
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)
+        trim()
 
 
 def _table(path: str) -> dict[str, int]:

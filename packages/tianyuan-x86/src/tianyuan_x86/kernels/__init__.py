@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pkgutil
+import os
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -14,8 +14,9 @@ from .._tier import LANES, Tier
 
 @cache
 def _modules() -> tuple[ModuleType, ...]:
-    names = sorted(found.name for found in pkgutil.iter_modules(__path__))
-    return tuple(import_module(f"{__name__}.{name}") for name in names if name[0] != "_")
+    files = sorted(os.listdir(os.path.dirname(__file__)))
+    names = [name for name, end in map(os.path.splitext, files) if end == ".py" and name[0] != "_"]
+    return tuple(import_module(f"{__name__}.{name}") for name in names)
 
 
 def all_kernels(tiers: tuple[Tier, ...]) -> list[Kernel]:

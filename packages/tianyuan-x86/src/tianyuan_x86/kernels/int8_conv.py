@@ -21,6 +21,7 @@ _RATE = {"avx2": 1.0e11, "vnni": 3.0e11}  # operations per second and thread ins
 _DEPTHWISE_RATE = {"avx2": 2.0e10, "vnni": 8.0e10}
 _VALUES, _PACKED = 1.2e10, 1.0e9  # bytes per second: read and written, packed
 OPERAND = {"avx2": 2, "vnni": 1, "amx": 1}  # bytes of a term of the first operand
+_BAND = 128 << 10  # bytes of images that a depthwise convolution copies as a whole
 _GATHERED = 512 << 10  # bytes of terms that are gathered at once (q8_gathered of int8_conv.hpp)
 
 
@@ -120,10 +121,23 @@ def direct_cost(tier: str, call: Call) -> float:
     return _cost(tier, False, call)
 
 
+def _band_bytes(call: Call) -> int:
+    """Return the bytes where each thread copies bands of rows (run_bands of int8_depthwise.cpp)."""
+    g, (_, left, _, right) = geo.geometry(call), call.attrs.padding
+    row = (g.w + left + right) * q8.channels(g.c)
+    reach, stride = (g.kh - 1) * g.dilation[0] + 1, g.stride[0]
+    fit = min((_BAND // row - reach) // stride + 1, -(-g.n * g.oh // call.threads))
+    rows = min(max(fit, reach), g.oh)
+    return call.threads * geo.round_up(((rows - 1) * stride + reach) * row + 64, 64)
+
+
 def _depthwise_workspace(call: Call) -> int:
     g = geo.geometry(call)
     fours, room = q8.depthwise_fours(call.inputs[1].shape), geo.round_up(g.c, 64)
-    size = 2 * q8.table_bytes(room) + _copy_bytes("vnni", call, by_channel=True)
+    copied = _copy_bytes("vnni", call, by_channel=True)
+    if copied > _BAND:
+        copied = max(_band_bytes(call), _BAND + 64)
+    size = 2 * q8.table_bytes(room) + copied
     if q8.nonzero_weight_points(call):  # a weight is a sum of bytes
         fours *= 3 if min(call.attrs.w_zero_points) == -128 else 2
         size += room * (fours + 1) * 4

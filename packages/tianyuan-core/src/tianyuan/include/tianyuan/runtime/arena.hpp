@@ -15,7 +15,8 @@ namespace tianyuan::runtime {
 
 constexpr size_t arena_alignment = 64;
 
-// A block of uninitialised memory, aligned to 64 bytes; a large one lies in huge pages.
+// A block of uninitialised memory, aligned to 64 bytes; a large one lies in huge pages, as many as
+// it fills, since the last one would be resident as a whole.
 class Arena {
  public:
   explicit Arena(size_t size) : size_(size) {
@@ -25,7 +26,7 @@ class Arena {
     const size_t rounded = (size + alignment - 1) / alignment * alignment;
     data_ = static_cast<char *>(std::aligned_alloc(alignment, rounded));
     if (data_ == nullptr) throw std::bad_alloc();
-    if (large) prefer_huge_pages(data_, rounded);
+    if (large) prefer_huge_pages(data_, size / huge_page * huge_page);
   }
   ~Arena() { std::free(data_); }
   Arena(const Arena &) = delete;
