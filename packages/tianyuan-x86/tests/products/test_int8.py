@@ -219,9 +219,8 @@ def test_large_depthwise_images_are_copied_by_bands(
     x = rng.integers(info.min, info.max + 1, shape).astype(dtype)
     w = rng.integers(-127, 128, (c, 1, *kernel)).astype(np.int8)
     bias = rng.integers(-1000, 1000, c).astype(np.int32)
-    padded = np.pad(
-        x.astype(np.int64) - 100, ((0, 0), (0, 0), (top, bottom), (left, right))
-    )  # fmt: skip
+    around = ((0, 0), (0, 0), (top, bottom), (left, right))
+    padded = np.pad(x.astype(np.int64) - 100, around)
     spans = [(k - 1) * d for k, d in zip(kernel, dilation, strict=True)]
     taps = np.lib.stride_tricks.sliding_window_view(padded, [1 + s for s in spans], (2, 3))
     taps = taps[:, :, :: stride[0], :: stride[1], :: dilation[0], :: dilation[1]]
