@@ -255,6 +255,7 @@ void run_item(const Attention &a, const Part<E> &part, char *memory) {
 
 template <typename E>
 int run(const ty_ctx *ctx, const Attention &a, const Part<E> &whole, void *workspace) {
+  if (a.batch * a.rows * a.width == 0) return 0;
   // Few items are cut further, so that every thread gets some rows.
   const int64_t parts =
       a.batch < ctx->threads ? lesser((ctx->threads + a.batch - 1) / a.batch, a.rows) : 1;

@@ -84,6 +84,26 @@ def test_attention(kernel: Kernel, size: tuple[int, ...], call_of: Any, run: Any
             np.testing.assert_allclose(got, answer(arrays, attrs), rtol=2e-5, atol=3e-6)
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("batch", [0, 2])
+def test_nothing_is_asked_of_empty_results(
+    batch: int, threads: int, call_of: Any, run: Any
+) -> None:
+    heads, served = AttentionHeads(0.5, False, 2, 8, 16, (0, 0, 0), (8, 8, 16)), set()
+    for rows in (16, 0) if batch else (16,):
+        q = np.ones((batch, rows, 16), np.float32)
+        k, v = np.ones((batch, 5, 16), np.float32), np.ones((batch, 5, 32), np.float32)
+        for op, attrs in (("attention", Attention(0.5, False)), ("attention_heads", heads)):
+            call = call_of(op, (q, k, v), attrs, threads)
+            for kernel in registry.candidates(op, "cpu", "x86"):
+                if kernel.is_native and registry.refusal(kernel, call) is None:
+                    (got,) = run(kernel, call, (q, k, v))
+                    served.add(kernel.precision)
+                    # Weights sum up to one, and so do these values.
+                    np.testing.assert_allclose(got, np.ones((batch, rows, 32)), rtol=2**-8)
+    assert FULL in served
+
+
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 def test_large_scores_stay_exact(kernel: Kernel, call_of: Any, run: Any) -> None:
     """The largest score moves from block to block, and powers would overflow without it."""
