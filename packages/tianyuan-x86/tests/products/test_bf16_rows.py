@@ -11,6 +11,11 @@ import tianyuan as ty
 from ml_dtypes import bfloat16
 from tianyuan import functional as F
 from tianyuan import jit, registry
+from tianyuan.graph import lower
+from tianyuan.graph.graph import Constant, Graph
+from tianyuan.graph.options import Options
+from tianyuan.graph.selection import Labelling
+from tianyuan.graph.slab import Slab
 from tianyuan.kernel import BF16, Kernel
 from tianyuan.ops.attention_heads import AttentionHeads
 from tianyuan.ops.matmul import MatmulFused
@@ -170,3 +175,16 @@ def test_an_encoder_keeps_rows_between_its_products() -> None:
     assert 0 < np.abs(got - want).max() < 2e-2 * np.abs(want).max()
     cosine = np.sum(want * got) / np.sqrt(np.sum(want**2) * np.sum(got**2))
     assert cosine > 0.9999
+
+
+def test_weights_lie_side_by_side() -> None:
+    """Rounded weights are as many as exact ones, and small pages would cost them as much."""
+    rng = np.random.default_rng(9)
+    constants = [Constant(rng.standard_normal((512, 768), np.float32)) for _ in range(3)]
+    labelling, slab = Labelling(Graph(), {}, "cpu", Options(precision=BF16)), Slab(constants)
+    layout = registry.get_layout("kn32n2k_bf16")
+    packed = [lower.packed(c, layout.name, labelling, slab).array for c in constants]
+    for constant, array, first in zip(constants, packed, [packed[0]] * 3, strict=True):
+        np.testing.assert_array_equal(array, layout.pack(constant.array))
+        assert array.base is not None
+        assert array.base is first.base
