@@ -25,10 +25,11 @@ TY_INLINE int64_t place(const PairTile *t, int row, int per_half) {
 template <int KIND>
 __attribute__((noinline)) void finish_smooth(const PairTile *t, const float *sums, int rows,
                                              int per_half, int vectors) {
+  const GeluTable table = gelu_table();
   for (int v = 0; v < vectors; ++v)
     for (int i = 0; i < rows; ++i) {
       const int64_t at = place<KIND>(t, i, per_half) + v * t->y_next;
-      store_smooth<KIND>(t, vload(sums + (i * vectors + v) * VF), at, v);
+      store_smooth<KIND>(t, vload(sums + (i * vectors + v) * VF), at, v, table);
     }
 }
 

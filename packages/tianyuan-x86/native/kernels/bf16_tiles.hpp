@@ -85,7 +85,7 @@ TY_INLINE void finish_row(const PairTile *t, const float *sums, int vectors, int
     if (t->epilogue.activation == ACT_CLIP)
       store<KIND>(t, sum, at + v * t->y_next, v);
     else
-      store_smooth<KIND>(t, sum, at + v * t->y_next, v);
+      store_smooth<KIND>(t, sum, at + v * t->y_next, v, gelu_table());
   }
 }
 
