@@ -28,9 +28,10 @@ int run(const ty_ctx *ctx, Strassen s, const ty_tensor &a, const ty_tensor &out,
   const int64_t pairs = s.n / (2 * TILE_LANES);
   const int64_t chunks = (s.m + STRASSEN_ROWS - 1) / STRASSEN_ROWS, items = batch * chunks;
   const int64_t wanted = (ctx->threads + items - 1) / items;
-  const int64_t row_parts = row_parts_of(s.m / chunks / 2, wanted);
+  // Panels of a plain b are packed by whoever multiplies them.
+  const int64_t row_parts = s.plain ? 1 : row_parts_of(s.m / chunks / 2, wanted);
   const int64_t column_parts = least(wanted / row_parts, pairs), parts = row_parts * column_parts;
-  const int64_t per_slot = strassen_workspace(s.m, s.k);
+  const int64_t per_slot = strassen_workspace(s.m, s.k, s.plain != nullptr);
   ty_parallel(ctx, items * parts, 1, [&](int64_t begin, int64_t end, int32_t slot) {
     float *const scratch = static_cast<float *>(workspace) + slot * per_slot;
     for (int64_t at = begin; at < end; ++at) {
@@ -51,18 +52,34 @@ int run(const ty_ctx *ctx, Strassen s, const ty_tensor &a, const ty_tensor &out,
   return 0;
 }
 
-int matmul(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *,
+// Says where b lies, of whose values nothing is known beforehand if it is PLAIN.
+template <bool PLAIN>
+void set_right(Strassen *s, const ty_tensor &b, bool transposed) {
+  const float *const values = static_cast<const float *>(b.data);
+  if (!PLAIN) {
+    s->b = values;
+    return;
+  }
+  s->plain = values;
+  s->b_step = transposed ? 1 : b.shape[1];
+  s->b_column = transposed ? b.shape[1] : 1;
+}
+
+template <bool PLAIN>
+int matmul(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *attrs,
            void *workspace) {
+  const ty_matmul_attrs *a = reinterpret_cast<const ty_matmul_attrs *>(attrs);
   Strassen s = {};
-  s.b = static_cast<const float *>(inputs[1].data);
+  set_right<PLAIN>(&s, inputs[1], a->transpose_b != 0);
   return run(ctx, s, inputs[0], outputs[0], workspace);
 }
 
+template <bool PLAIN>
 int matmul_fused(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
                  const ty_attrs *attrs, void *workspace) {
   const ty_matmul_fused_attrs *a = reinterpret_cast<const ty_matmul_fused_attrs *>(attrs);
   Strassen s = {};
-  s.b = static_cast<const float *>(inputs[1].data);
+  set_right<PLAIN>(&s, inputs[1], a->transpose_b != 0);
   int next = 2;
   if (a->has_bias) s.bias = static_cast<const float *>(inputs[next++].data);
   if (a->has_residual) s.residual = static_cast<const float *>(inputs[next].data);
@@ -76,7 +93,10 @@ int matmul_fused(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
 }  // namespace
 }  // namespace TY_ISA
 
-TY_EXPORT_KERNELS(strassen, TY_KERNEL(matmul, "matmul_f32", "strassen_winograd"),
-                  TY_KERNEL(matmul, "matmul_f32", "strassen_winograd_transposed"),
-                  TY_KERNEL(matmul_fused, "matmul_fused_f32", "strassen_winograd"),
-                  TY_KERNEL(matmul_fused, "matmul_fused_f32", "strassen_winograd_transposed"))
+TY_EXPORT_KERNELS(strassen, TY_KERNEL(matmul<false>, "matmul_f32", "strassen_winograd"),
+                  TY_KERNEL(matmul<false>, "matmul_f32", "strassen_winograd_transposed"),
+                  TY_KERNEL(matmul<true>, "matmul_f32", "strassen_winograd_plain"),
+                  TY_KERNEL(matmul_fused<false>, "matmul_fused_f32", "strassen_winograd"),
+                  TY_KERNEL(matmul_fused<false>, "matmul_fused_f32",
+                            "strassen_winograd_transposed"),
+                  TY_KERNEL(matmul_fused<true>, "matmul_fused_f32", "strassen_winograd_plain"))

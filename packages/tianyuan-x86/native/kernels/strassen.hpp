@@ -12,6 +12,10 @@
 // Rows of a meet in S, and may be of different samples. An infinity would reach the other row, and
 // so would the rounding errors of much larger values. So S is used only where no row is much larger
 // than the one that it meets; elsewhere the block takes eight ordinary products of the quarters.
+//
+// Where b is not packed beforehand, its panels are packed two at a time, and their columns are
+// looked at in the same way: the pair takes ordinary products where they differ. Rows of a, of
+// which a gradient's differ as much as samples do, are brought to one size by powers of two first.
 #pragma once
 
 #include "epilogue.hpp"
@@ -75,14 +79,17 @@ constexpr Turn ORDINARY[] = {
 struct Strassen {
   int64_t m, n, k;
   const float *a;  // rows without gaps
-  const float *b;  // [panel of TILE_LANES columns][k][column]
+  const float *b;  // [panel of TILE_LANES columns][k][column], or NULL
+  // Instead of packed panels, values as they lie, whose rows and columns may both be of samples.
+  const float *plain;
+  int64_t b_step, b_column;
   float *c;
   const float *bias, *residual;  // or NULL
   Epilogue epilogue;
 };
 
 // Floats of workspace that a call takes.
-int64_t strassen_workspace(int64_t m, int64_t k);
+int64_t strassen_workspace(int64_t m, int64_t k, bool plain);
 
 // Rows [row, row + rows) with those `lower` further, which they meet, of a block of rows that
 // begins at `block`, and pairs of panels [first, last).

@@ -62,6 +62,7 @@ struct TileArgs {
   int64_t line_step;
   // TILE_AHEAD only, which reads `line` in any case:
   int64_t c_row;
+  const float *scale;     // of a row, before all else is added, or NULL
   const float *offset;    // added to every row, or NULL
   const float *residual;  // in the form of c, or NULL
   bool clips;

@@ -241,6 +241,12 @@ void run_tile(const TileArgs *t) {
     finish_tile<HALVES, ROWS, VECTORS>(c, *t->out, !t->accumulate);
     return;
   }
+  if (KIND == TILE_AHEAD && t->scale) {
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS; ++i)
+#pragma GCC unroll 4
+      for (int v = 0; v < VECTORS; ++v) c[i][v] = vmul(c[i][v], vset1(t->scale[i]));
+  }
   if (KIND == TILE_AHEAD && t->offset) {
 #pragma GCC unroll 4
     for (int v = 0; v < VECTORS; ++v) {

@@ -34,8 +34,9 @@ SHAPES = [
 
 
 def kernels_of(op: str) -> list[Kernel]:
-    """Return the kernels of an op by this method, of every tier."""
-    return [k for k in registry.candidates(op, "cpu", "x86") if "strassen" in k.name]
+    """Return the kernels of an op by this method on packed operands, of every tier."""
+    found = [k for k in registry.candidates(op, "cpu", "x86") if "strassen" in k.name]
+    return [k for k in found if not k.name.endswith("_plain")]
 
 
 def _transposed(kernel: Kernel) -> bool:

@@ -15,7 +15,7 @@ from .._tier import LANES, Tier
 _BLOCK_K, _BLOCK_M_TILES, _BLOCK_N, _BY_ROWS, _LINE = 512, 12, 1024, 1024 * 128, 16
 TILE_ROWS = {8: 6, 16: 14}
 RATE = {8: 8e10, 16: 9.5e10}  # floating-point operations per second and thread
-_BANDWIDTH = 8e10  # bytes per second
+BANDWIDTH = 8e10  # bytes per second
 
 
 def extents(call: Call) -> tuple[int, int, int, int]:
@@ -53,7 +53,7 @@ def _cost(lanes: int, packed: bool, call: Call) -> float:
     copied = 0.0 if vector else 4.0 * batch * k * (m if packed else m + n)
     threads = min(call.threads, max(1.0, flops / 4e5))
     # Rows of a matrix that lie far apart cost a vector product more than panels do.
-    bandwidth = _BANDWIDTH * (1.02 if packed else 1.0)
+    bandwidth = BANDWIDTH * (1.02 if packed else 1.0)
     return 3e-7 + flops / (RATE[lanes] * threads) + (moved + copied) / bandwidth
 
 

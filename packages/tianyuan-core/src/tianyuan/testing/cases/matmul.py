@@ -54,8 +54,9 @@ def _plain() -> Iterator[Case]:
             yield Case("matmul", small, attrs, grad=(0, 1))
     for transpose_b in (False, True):
         attrs = Matmul(False, transpose_b)
-        inputs = _pair(EVEN, attrs, "float32", ((2,), ()))
-        yield Case("matmul", inputs, attrs, length=EVEN[1], magnitude=4)
+        for batch in ((2,), ()):
+            inputs = _pair(EVEN, attrs, "float32", (batch, ()))
+            yield Case("matmul", inputs, attrs, length=EVEN[1], magnitude=4)
 
 
 def _fused() -> Iterator[Case]:
@@ -75,11 +76,12 @@ def _fused() -> Iterator[Case]:
     for transpose_b in (False, True):
         for activation in ("clip", "gelu"):
             attrs = MatmulFused(False, transpose_b, True, True, activation, -0.5, 1.5)
-            both = _pair(EVEN, attrs, "float32", ((2,), ()))
-            all_of = (*both, real(EVEN[2:]), real((2, EVEN[0], EVEN[2])))
-            yield Case("matmul_fused", all_of, attrs, length=EVEN[1] + 8, magnitude=4, ulps=32)
             alone = MatmulFused(False, transpose_b, True, False, activation, -0.5, 1.5)
-            yield Case("matmul_fused", all_of[:3], alone, length=EVEN[1] + 8, magnitude=4, ulps=32)
+            for batch in ((2,), ()):
+                both = _pair(EVEN, attrs, "float32", (batch, ()))
+                all_of = (*both, real(EVEN[2:]), real((*batch, EVEN[0], EVEN[2])))
+                for inputs, form in ((all_of, attrs), (all_of[:3], alone)):
+                    yield Case("matmul_fused", inputs, form, EVEN[1] + 8, magnitude=4, ulps=32)
     for activation in ("identity", "sigmoid", "gelu", "silu"):
         attrs = MatmulFused(False, True, True, True, activation)
         yield _fused_case((2, 3, 2), attrs, "float64", (0, 1, 2, 3))
