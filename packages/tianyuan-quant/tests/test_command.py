@@ -123,6 +123,10 @@ def test_options_change_the_file(source, samples, tmp_path):
         (lambda p: (p / "s.npy").write_text("1"), ["s.npy"], "cannot be read"),
         (lambda p: (p / "empty").mkdir(), ["empty"], "has no .npy and no .npz"),
         (None, ["--dynamic", "--int4", "4"], "exclude each other"),
+        (None, ["--dynamic", "--equalize"], "need samples, got one with --dynamic"),
+        (None, ["--int4", "4", "--sensitivity"], "need samples, got one with --dynamic"),
+        (lambda p: np.savez(p / "s.npz", x=data(4, 8), y=data(4, 4)), ["s.npz", "--keep", "*"],
+         "nothing is left to quantise"),
         (lambda p: np.savez(p / "s.npz", x=data(4, 9), y=data(4, 4)), ["s.npz"],
          "batch 0: input 'x' has the wrong shape, got (4, 9), expected (n, 8)"),
         (None, ["--dynamic", "-o", "q.onnx"], "a .tym file, got the name q.onnx, expected one in"),
@@ -132,7 +136,7 @@ def test_options_change_the_file(source, samples, tmp_path):
 def test_what_is_wrong_is_said_in_one_line(source, tmp_path, write, options, message):
     if write is not None:
         write(tmp_path)
-        options = [tmp_path / options[0]]
+        options = [tmp_path / options[0], *options[1:]]
     done = run(source, "-o", tmp_path / "q.tym", *options)
     assert done.exit_code != 0
     assert message in done.output

@@ -172,7 +172,16 @@ class _Switch:
 
 
 class _Config(ModuleType):
-    """This module, with switches that check what is assigned to them."""
+    """This module, with switches that check what is assigned to them, and no others."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name.startswith("_") or hasattr(self, name)):
+            from difflib import get_close_matches  # here: importing it takes a millisecond
+
+            close = get_close_matches(name, (*_DEFAULTS, *_watching), 1)
+            hint = f", expected {close[0]}" if close else ""
+            raise AttrError(f"config: there is no switch {name!r}{hint}")
+        super().__setattr__(name, value)
 
 
 for _name in (*_DEFAULTS, *_watching):

@@ -46,3 +46,11 @@ def test_the_environment_says_how_it_starts(text: str, expected: str) -> None:
         check=True,
     )
     assert done.stdout.strip() == expected
+
+
+def test_a_switch_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(AttrError, match="no switch 'benchmark_kernal', expected benchmark_kernel"):
+        config.benchmark_kernal = True
+    with pytest.raises(AttrError, match="no switch 'zzz'$"):
+        config.zzz = 1
+    assert not hasattr(config, "benchmark_kernal")

@@ -193,3 +193,40 @@ def test_state_dicts_that_do_not_fit_list_all_at_once_and_change_nothing() -> No
         assert name in str(caught.value)
     for name, value in net.state_dict().items():
         np.testing.assert_array_equal(value, before[name])
+
+
+@pytest.fixture
+def picker(tmp_path: Path) -> Path:
+    """Write a model that looks rows of a table up by int32 numbers."""
+    rows = M.Embedding(300, 4)
+    table = np.arange(1200, dtype=np.float32).reshape(300, 4)
+    rows.weight[...] = ty.Tensor(table)
+    run = trace(lambda index: rows(index), capture_as_const=True)
+    run(ty.Tensor(np.zeros(3), dtype="int32"))
+    run.dump(tmp_path / "rows.tym", arg_names=["index"], dynamic_shapes={"index": {0: "n"}})
+    return tmp_path / "rows.tym"
+
+
+def test_int64_arrives_as_int32_in_models_too(picker: Path) -> None:
+    model = load(picker)
+    table = np.arange(1200, dtype=np.float32).reshape(300, 4)
+    np.testing.assert_array_equal(model(np.array([7, 299])), table[[7, 299]])
+    np.testing.assert_array_equal(model([1, 2, 3]), table[1:4])
+    for wrong in (np.array([0, 2**40]), [2**40], np.array([-(2**40)])):
+        with pytest.raises(DTypeError, match="input 'index': a number does not fit int32, got -?1"):
+            model(wrong)
+    with pytest.raises(DTypeError, match="got int16, expected int32"):
+        model(np.array([1], np.int16))
+    with pytest.raises(DTypeError, match="got float64, expected int32"):
+        model(np.array([1.5]))
+
+
+def test_lists_do_not_wrap_around(tmp_path: Path) -> None:
+    run = trace(lambda x: x.astype("float32") * 2)
+    run(ty.Tensor([1], dtype="uint8"))
+    run.dump(tmp_path / "bytes.tym", arg_names=["x"])
+    model = load(tmp_path / "bytes.tym")
+    assert model([255]).tolist() == [510.0]
+    for wrong in (256, -1):
+        with pytest.raises(DTypeError, match=f"a number does not fit uint8, got {wrong}, expected"):
+            model([wrong])

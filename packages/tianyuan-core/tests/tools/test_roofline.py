@@ -221,3 +221,27 @@ def test_bench_draws_a_page(model_file: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     page = target.read_text()
     assert all(step.kernel.name in page for step in jit.load(model_file).program().steps)
+
+
+def test_steps_at_their_bound_hold_nothing_back() -> None:
+    at_bound, slow = hold(report(10**9, 0), 1e-2, PEAKS), hold(report(10**9, 0, 1), 3e-2, PEAKS)
+    found = Roofline((at_bound, slow), PEAKS)
+    assert found.worst() == (slow,)
+    assert "step 0" not in str(found)
+    assert "every step reaches its bound" in str(Roofline((at_bound,), PEAKS))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["bench", "--html"], ["run", "--output"], ["convert"], ["quickstart", "--output"]],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_folder_that_is_not_there_is_named_at_once(
+    arguments: list[str], model_file: Path, tmp_path: Path
+) -> None:
+    command, *option = arguments
+    given = [] if command == "quickstart" else [str(model_file)]
+    target = tmp_path / "nowhere" / "page.onnx"
+    result = CliRunner().invoke(main, [command, *given, *option, str(target)])
+    assert result.exit_code == 2
+    assert f"there is no folder '{target.parent}' to write to" in result.output.replace("\n", "")

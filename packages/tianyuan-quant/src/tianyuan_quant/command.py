@@ -68,6 +68,11 @@ def quantize_model(
                 "quantize: --dynamic and --int4 exclude each other and take no samples, got "
                 f"{calibration if calibration is not None else 'both'}"
             )
+        if equalize or rounding_steps or sensitivity:
+            raise AttrError(
+                "quantize: --equalize, --rounding-steps and --sensitivity need samples, got one "
+                "with --dynamic or --int4"
+            )
         if int4_group is None:
             return quantize_dynamic(model, keep, target=output)
         return quantize_weights(model, group=int4_group, keep=keep, target=output)

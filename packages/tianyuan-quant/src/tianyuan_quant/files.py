@@ -88,6 +88,8 @@ def quantize_file(
     every = Quantiser(graph, quantiser.ranges, qconfig)
     found = [node for node in graph.nodes if every.is_product(node)]
     check_kept("quantize", keep, list(map(label, found)), "product with a constant weight", graph)
+    if not any(map(quantiser.is_product, found)):
+        raise AttrError(f"quantize: nothing is left to quantise, got keep={list(keep)}")
     for node in found:
         constants = [graph.constants[v].array for v in node.inputs[1:] if v in graph.constants]
         check_finite("quantize", label(node), *(c for c in constants if c.dtype.kind == "f"))

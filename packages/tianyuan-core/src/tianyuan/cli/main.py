@@ -23,6 +23,19 @@ class _Commands(click.Group):
             raise click.ClickException(str(error)) from error
 
 
+class _Target(click.Path):
+    """A file to be written: its folder must be there before anything is computed."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, writable=True, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        folder = Path(value).parent
+        if not folder.is_dir():
+            self.fail(f"there is no folder {str(folder)!r} to write to", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 @click.group(cls=_Commands)
 @click.version_option(__version__, prog_name="tianyuan")
 def main() -> None:
@@ -46,7 +59,7 @@ def info() -> None:
 @click.option("--epochs", type=click.IntRange(1), help="Passes over the training data.")
 @click.option(
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=_Target(),
     default=Path("digits.tym"),
     show_default=True,
     help="Model file to write.",
@@ -80,7 +93,7 @@ _SIZES = click.option(
     metavar="[NAME=]FILE.npy",
     help="An input, by position or by name.",
 )
-@click.option("--output", type=click.Path(path_type=Path), help="Write the outputs to this .npz.")
+@click.option("--output", type=_Target(), help="Write the outputs to this .npz.")
 @_BACKEND
 @_THREADS
 @_PRECISION
@@ -123,7 +136,7 @@ def explain(
 @click.option(
     "--html",
     "page",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=_Target(),
     help="Draw the steps under the machine's roofline to this file.",
 )
 def bench(
@@ -138,7 +151,7 @@ def bench(
 
 @main.command()
 @click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.argument("target", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("target", type=_Target())
 @click.option("--opset", type=int, help="ONNX operator set to write.")
 @_SIZES
 def convert(source: Path, target: Path, opset: int | None, sizes: tuple[str, ...]) -> None:
@@ -155,14 +168,14 @@ def convert(source: Path, target: Path, opset: int | None, sizes: tuple[str, ...
     "-o",
     "--output",
     required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=_Target(),
     help="The .tym file to write.",
 )
 @click.option("--report", is_flag=True, help="Print what each layer loses.")
 @click.option(
     "--html",
     "page",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=_Target(),
     help="Write the report as a page with a drawing.",
 )
 @click.option(

@@ -112,7 +112,8 @@ class Roofline:
 
     def worst(self, count: int = _SHOWN) -> tuple[RooflineStep, ...]:
         """Return the steps that lose most time against their floor, the first the most."""
-        return tuple(sorted(self.steps, key=lambda step: -step.lost)[:count])
+        losing = [step for step in self.steps if step.lost > 0]
+        return tuple(sorted(losing, key=lambda step: -step.lost)[:count])
 
     def __str__(self) -> str:
         head = ("#", "kernel", "output", "us", "of all", "Gop/s", "GB/s", "bound", "reached")
@@ -123,7 +124,7 @@ class Roofline:
         lines = [
             f"{self.seconds * 1e6:.1f} us in steps, {self.floor * 1e6:.1f} us at the peaks: "
             f"{self.peaks.in_words(self.arithmetic)}",
-            "what holds it back most:",
+            "what holds it back most:" if self.worst() else "every step reaches its bound",
         ]
         for step in self.worst():
             report = step.report

@@ -235,7 +235,7 @@ def as_input(name: str, value: Any, spec: TensorSpec) -> np.ndarray:
     """Return an input as C-contiguous array of the dtype that a spec asks for.
 
     Raises:
-        DTypeError: where it has another that is not converted.
+        DTypeError: where it has another that is not converted, or a whole number does not fit.
     """
     if value.__class__ is np.ndarray and value.dtype is spec.dtype:
         flags = value.flags
@@ -245,16 +245,21 @@ def as_input(name: str, value: Any, spec: TensorSpec) -> np.ndarray:
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype != spec.dtype:
+        whole = array.dtype.kind in "iu" and spec.dtype.kind in "iu"
         weak = not isinstance(value, (np.ndarray, Tensor)) or array.dtype == np.float64
-        # int64 data arrives in tensors as int32.
+        # int64 data arrives in tensors as int32, and so it does here; both ways.
         weak = weak or (isinstance(value, Tensor) and spec.dtype == np.int64)
+        weak = weak or (whole and array.dtype == np.int64)
         both_float = dtypes.is_float(spec.dtype) and array.dtype.kind == "f"
-        fits = both_float or (array.dtype.kind in "iu" and spec.dtype.kind in "iuf")
+        fits = both_float or whole or (array.dtype.kind in "iu" and spec.dtype.kind == "f")
         if not (weak and fits):
             raise DTypeError(
                 f"model: input {name!r} has the wrong dtype, got {array.dtype.name}, "
                 f"expected {spec.dtype.name}"
             )
+        if whole and array.size:
+            for bound in (array.min(), array.max()):
+                dtypes.expect_fits(f"model: input {name!r}", int(bound), spec.dtype)
         array = array.astype(spec.dtype)
     return np.require(array, requirements=("C", "A")).reshape(array.shape)
 

@@ -265,7 +265,8 @@ class _Emitter:
         for node in self._graph.nodes:
             self._emit(self._graph, node, self._names)
         if self._problems:
-            raise GraphError("onnx.export: there is no ONNX form, got " + "; ".join(self._problems))
+            found = "; ".join(dict.fromkeys(self._problems))
+            raise GraphError(f"onnx.export: there is no ONNX form, got {found}")
         self._name_outputs()
         merge_biases(self.writer, set(self._results))
 
