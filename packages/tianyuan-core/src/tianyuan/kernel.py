@@ -212,6 +212,8 @@ class Layout:
             ``unpack`` only comes close to what was packed.
         tolerance: largest error of ``unpack`` after ``pack`` over the largest magnitude, where the
             elements are rounded.
+        write: (array, uninitialised array of the physical shape and the same dtype) writes what
+            ``pack`` returns, for large weights: memory then holds them once while they are packed.
 
     >>> columns = Layout(
     ...     "columns", 2, extents=lambda shape: shape[::-1],
@@ -230,6 +232,7 @@ class Layout:
     trailing: shapes.Shape = ()
     exact: bool = True
     tolerance: float = 0.0
+    write: Callable[[np.ndarray, np.ndarray], None] | None = None
 
 
 @record()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pytest
 from tianyuan.graph.graph import Constant
 from tianyuan.graph.slab import Slab
 
@@ -72,3 +75,24 @@ def test_few_constants_and_large_ones_have_their_own() -> None:
     assert len(memoryview(block)) < 8 * MEBI  # with what lies before the first large page
     assert not np.shares_memory(block, large)
     assert many.empty((0, 3), F32).shape == (0, 3)
+
+
+THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+@pytest.mark.skipif(
+    not THP.exists() or "[madvise]" not in THP.read_text(), reason="large pages are not on request"
+)
+def test_large_pages_are_only_those_that_are_filled() -> None:
+    array = Slab([]).empty((5 * MEBI // 4,), F32)  # 5 MiB: two large pages and a half
+    array[:] = 1
+    start, end = _address(array), _address(array) + array.nbytes
+    huge, within = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        head = line.split()[0]
+        if "-" in head:
+            low, high = (int(part, 16) for part in head.split("-"))
+            within = low < end and high > start
+        elif within and head == "AnonHugePages:":
+            huge += int(line.split()[1]) << 10
+    assert huge <= 4 * MEBI

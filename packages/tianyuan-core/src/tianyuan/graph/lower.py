@@ -102,7 +102,11 @@ def _pack(constant: Constant, layout: str, labelling: Labelling, slab: Slab) -> 
     options, device = labelling.options, labelling.device
     kernel = selection.relayout_kernel(spec, PLAIN, layout, device, options)
     if kernel is None or not kernel.is_native or not found.exact:
-        return slab.place(found.pack(constant.array))
+        if found.write is None:
+            return slab.place(found.pack(constant.array))
+        made = slab.empty(layouts.extents(spec.shape, layout), spec.dtype)
+        found.write(constant.array, made)
+        return made
     call = selection.relayout_call(spec, PLAIN, layout, options.threads)
     made = slab.empty(layouts.extents(spec.shape, layout), spec.dtype)
     scratch = dispatch.empty((kernel.workspace(call),), np.dtype(np.uint8))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterable
 
 import numpy as np
@@ -51,7 +52,15 @@ class Slab:
 
 
 def _in_pages(count: int) -> np.ndarray:
-    """Return bytes that begin with a large page, as what lies before the first one is in small."""
-    raw = np.empty(count + _PAGE, np.uint8)
+    """Return bytes in large pages, as many as they fill, and the rest in small ones.
+
+    What lies before the first large page would be in small ones; of a last one that is not filled,
+    all would be resident.
+    """
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return dispatch.empty((count,), np.dtype(np.uint8))
+    block = mmap.mmap(-1, count + _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    raw = np.frombuffer(block, np.uint8)
     start = -raw.ctypes.data % _PAGE
+    block.madvise(mmap.MADV_HUGEPAGE, start, count // _PAGE * _PAGE)
     return raw[start : start + count]

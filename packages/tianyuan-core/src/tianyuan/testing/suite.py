@@ -351,6 +351,10 @@ def test_layout_round_trip(layout: str) -> None:
             packed = found.pack(value)
             assert packed.flags.c_contiguous, f"{layout}{shape}: packed is not contiguous"
             assert packed.shape == tuple(found.extents(shape)), f"{layout}{shape}: extents"
+            if found.write is not None:
+                written = np.full(packed.shape, 77, packed.dtype)
+                found.write(value, written)
+                np.testing.assert_array_equal(written, packed, f"{layout}{shape}: write")
             unpacked = found.unpack(packed, shape)
             if not found.exact:
                 assert np.allclose(unpacked, value, rtol=1e-4), f"{layout}{shape}: round trip"

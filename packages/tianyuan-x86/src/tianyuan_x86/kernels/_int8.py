@@ -98,8 +98,15 @@ def _write_sums(rows: np.ndarray) -> None:
 def pack_panels(matrix: np.ndarray) -> np.ndarray:
     """Pack (outputs, taps, terms) into panels of 16 outputs with 4 terms next to each other."""
     o, taps, c = matrix.shape
+    rows = panel_rows(taps * -(-c // 4)) + 1
+    packed = np.empty((-(-o // 16), rows, 16, 4), matrix.dtype)
+    _write_panels(matrix, packed)
+    return packed
+
+
+def _write_panels(matrix: np.ndarray, packed: np.ndarray) -> None:
+    taps, c = matrix.shape[1:]
     fours = taps * -(-c // 4)
-    packed = np.empty((-(-o // 16), panel_rows(fours) + 1, 16, 4), matrix.dtype)
     packed[:, fours:-1] = 0
     step = max(_SLICE // (64 * packed.shape[1]), 1)
     for block in range(0, packed.shape[0], step):
@@ -113,7 +120,6 @@ def pack_panels(matrix: np.ndarray) -> np.ndarray:
             _as_words(part)[:, -1] = sums.reshape(-1, 16)
         else:  # integers of 8 bits only are ever summed
             part[:, -1] = 0
-    return packed
 
 
 def _as_words(fours: np.ndarray) -> np.ndarray:
@@ -158,8 +164,18 @@ def _weight_extents(shape: Shape) -> Shape:
 
 def pack_conv_weight(array: np.ndarray) -> np.ndarray:
     """Pack a convolution's weight into panels, with sums."""
+    return pack_panels(_by_taps(array))
+
+
+def write_conv_weight(array: np.ndarray, packed: np.ndarray) -> None:
+    """Write what ``pack_conv_weight`` returns."""
+    _write_panels(_by_taps(array), packed)
+
+
+def _by_taps(array: np.ndarray) -> np.ndarray:
     o, i, h, w = array.shape
-    return pack_panels(array.reshape(o, i, h * w).transpose(0, 2, 1))
+    taps: np.ndarray = array.reshape(o, i, h * w).transpose(0, 2, 1)
+    return taps
 
 
 def unpack_conv_weight(array: np.ndarray, shape: Shape) -> np.ndarray:
@@ -176,6 +192,10 @@ def _matrix_extents(swapped: bool, shape: Shape) -> Shape:
 
 def _pack_matrix(swapped: bool, array: np.ndarray) -> np.ndarray:
     return pack_panels((array if swapped else array.T)[:, None])
+
+
+def _write_matrix(swapped: bool, array: np.ndarray, packed: np.ndarray) -> None:
+    _write_panels((array if swapped else array.T)[:, None], packed)
 
 
 def _unpack_matrix(swapped: bool, array: np.ndarray, shape: Shape) -> np.ndarray:
@@ -216,7 +236,15 @@ def all_layouts() -> list[Layout]:
     """Return the layouts of 8-bit images and weights; what pads an image is never looked at."""
     found = [
         Layout(IMAGE, 4, _image_extents, _pack_image, _unpack_image, "undefined"),
-        Layout(CONV_WEIGHT, 4, _weight_extents, pack_conv_weight, unpack_conv_weight, "undefined"),
+        Layout(
+            CONV_WEIGHT,
+            4,
+            _weight_extents,
+            pack_conv_weight,
+            unpack_conv_weight,
+            "undefined",
+            write=write_conv_weight,
+        ),
         Layout(
             DEPTHWISE_WEIGHT, 4, _depthwise_extents, _pack_depthwise, _unpack_depthwise, "undefined"
         ),
@@ -241,6 +269,7 @@ def all_layouts() -> list[Layout]:
                 partial(_pack_matrix, swapped),
                 partial(_unpack_matrix, swapped),
                 "undefined",
+                write=partial(_write_matrix, swapped),
             )
         )
     return found

@@ -56,16 +56,22 @@ def _extents(shape: Shape) -> Shape:
 
 
 def _pack(array: np.ndarray) -> np.ndarray:
-    packed = np.zeros(_extents(array.shape), array.dtype)
+    packed = np.empty(_extents(array.shape), array.dtype)
+    _write(array, packed)
+    return packed
+
+
+def _write(array: np.ndarray, packed: np.ndarray) -> None:
     direct, magnitudes, _ = _rows(array.shape)
-    packed[:direct] = q8.pack_conv_weight(array).reshape(direct, 16, 4)
+    q8.write_conv_weight(array, packed[:direct].reshape(magnitudes, -1, 16, 4))
     if array.dtype.itemsize == 1:  # no other values are ever multiplied
         transformed = packed[direct + magnitudes :].reshape(magnitudes, -1, 16, 4)
         for block in range(magnitudes):  # one at a time, since floats take four times as much
             part = array[16 * block : 16 * (block + 1)]
             sums, transformed[block] = _transformed(part)
             packed[direct + block] = sums
-    return packed
+    else:
+        packed[direct:] = 0
 
 
 def _transformed(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -90,7 +96,7 @@ def _unpack(array: np.ndarray, shape: Shape) -> np.ndarray:
 
 def layouts() -> list[Layout]:
     """Return the layout of weights that holds both their direct and their transformed form."""
-    return [Layout(WEIGHT, 4, _extents, _pack, _unpack, "undefined", trailing=(3, 3))]
+    return [Layout(WEIGHT, 4, _extents, _pack, _unpack, "undefined", trailing=(3, 3), write=_write)]
 
 
 def _reason(unbiased: bool, call: Call) -> str | None:

@@ -68,14 +68,19 @@ def _panel_extents(width: int, transposed: bool, shape: Shape) -> Shape:
 
 
 def _pack_panels(width: int, transposed: bool, array: np.ndarray) -> np.ndarray:
+    panels = np.empty(_panel_extents(width, transposed, array.shape), array.dtype)
+    _write_panels(width, transposed, array, panels)
+    return panels
+
+
+def _write_panels(width: int, transposed: bool, array: np.ndarray, panels: np.ndarray) -> None:
     rows = array if transposed else array.T
     n, k = rows.shape
-    found = np.zeros((-(-n // width), k, width), array.dtype)
     whole = n // width
-    found[:whole] = rows[: whole * width].reshape(whole, width, k).transpose(0, 2, 1)
-    if whole < len(found):
-        found[whole, :, : n - whole * width] = rows[whole * width :].T
-    return found
+    panels[:whole] = rows[: whole * width].reshape(whole, width, k).transpose(0, 2, 1)
+    if whole < len(panels):
+        panels[whole, :, : n - whole * width] = rows[whole * width :].T
+        panels[whole, :, n - whole * width :] = 0
 
 
 def _unpack_panels(transposed: bool, array: np.ndarray, shape: Shape) -> np.ndarray:
@@ -94,6 +99,7 @@ def layouts() -> list[Layout]:
             extents=partial(_panel_extents, 2 * lanes, transposed),
             pack=partial(_pack_panels, 2 * lanes, transposed),
             unpack=partial(_unpack_panels, transposed),
+            write=partial(_write_panels, 2 * lanes, transposed),
         )
         for lanes in sorted(LANES.values(), reverse=True)
         for transposed in (False, True)

@@ -140,7 +140,13 @@ class Form(NamedTuple):
 
     def pack(self, array: np.ndarray) -> np.ndarray:
         """Transform a plain weight."""
-        return _pack(self.variant, self.lanes, self.turned(array))
+        packed = np.empty(self.extents(array.shape), array.dtype)
+        self.write(array, packed)
+        return packed
+
+    def write(self, array: np.ndarray, packed: np.ndarray) -> None:
+        """Transform a plain weight into ``packed``."""
+        _write(self.variant, self.lanes, self.turned(array), packed)
 
     def unpack(self, array: np.ndarray, shape: Shape) -> np.ndarray:
         """Return the plain weight that comes closest."""
@@ -153,12 +159,11 @@ def _extents(variant: Variant, lanes: int, shape: Shape) -> Shape:
     return (blocks(shape[0], lanes), variant.edge**2, blocks(shape[1], lanes), lanes, lanes)
 
 
-def _pack(variant: Variant, lanes: int, array: np.ndarray) -> np.ndarray:
-    """Return G g G^T of each kernel, computed in float64, as blocks (o, weight, i, 16i, 16o)."""
+def _write(variant: Variant, lanes: int, array: np.ndarray, packed: np.ndarray) -> None:
+    """Write G g G^T of each kernel, computed in float64, as blocks (o, weight, i, 16i, 16o)."""
     o, i = array.shape[:2]
     g = variant.kernel_transform()
     both = np.kron(g, g)  # acts on a kernel read as a vector of nine
-    packed = np.zeros(_extents(variant, lanes, array.shape), array.dtype)
     # A product for each block, so that BLAS wakes no threads, and few blocks at a time, so that
     # they stay in the cache.
     width = lanes * _BLOCKS_AT_A_TIME
@@ -174,7 +179,6 @@ def _pack(variant: Variant, lanes: int, array: np.ndarray) -> np.ndarray:
             found = both @ columns[:count].reshape(count, _KERNEL**2, -1)
             place = packed[at // lanes, :, channel // lanes :][:, :count]
             place[:] = found.reshape(count, -1, lanes, lanes).swapaxes(0, 1)
-    return packed
 
 
 def _unpack(variant: Variant, lanes: int, array: np.ndarray, shape: Shape) -> np.ndarray:
@@ -204,6 +208,7 @@ def layouts() -> list[Layout]:
             extents=form.extents,
             pack=form.pack,
             unpack=form.unpack,
+            write=form.write,
             trailing=(_KERNEL, _KERNEL),
             exact=False,
         )
