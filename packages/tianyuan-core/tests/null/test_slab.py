@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tianyuan.graph.graph import Constant
 from tianyuan.graph.slab import Slab
 
 F32 = np.dtype(np.float32)
@@ -17,12 +16,12 @@ def _address(array: np.ndarray) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def _constants(count: int, floats: int) -> list[Constant]:
-    return [Constant(np.zeros(floats, F32)) for _ in range(count)]
+def _sizes(count: int, floats: int) -> list[int]:
+    return [4 * floats] * count
 
 
 def test_arrays_lie_side_by_side() -> None:
-    slab = Slab(_constants(5, MEBI // 4))
+    slab = Slab(_sizes(5, MEBI // 4))
     arrays = [slab.empty((3, 1000 + i), F32) for i in range(4)]
     for value, array in enumerate(arrays):
         array[:] = value
@@ -35,7 +34,7 @@ def test_arrays_lie_side_by_side() -> None:
 
 
 def test_more_than_was_expected_gets_another_block() -> None:
-    slab = Slab(_constants(4, MEBI // 4))
+    slab = Slab(_sizes(4, MEBI // 4))
     arrays = [slab.empty((3 * MEBI // 4,), F32) for _ in range(3)]
     for value, array in enumerate(arrays):
         array[:] = value
@@ -44,13 +43,13 @@ def test_more_than_was_expected_gets_another_block() -> None:
 
 
 def test_large_arrays_begin_with_a_page() -> None:
-    slab = Slab(_constants(5, MEBI // 4))
+    slab = Slab(_sizes(5, MEBI // 4))
     assert _address(slab.empty((2 * MEBI,), F32)) % (2 * MEBI) == 0
     assert _address(slab.empty((1000,), F32)) % (2 * MEBI) == 0
 
 
 def test_arrays_that_are_not_aligned_are_copied() -> None:
-    slab = Slab(_constants(5, MEBI // 4))
+    slab = Slab(_sizes(5, MEBI // 4))
     apart = slab.empty((4099,), F32)
     apart[:] = np.arange(4099)
     assert slab.place(apart) is apart
@@ -62,12 +61,12 @@ def test_arrays_that_are_not_aligned_are_copied() -> None:
 
 
 def test_few_constants_and_large_ones_have_their_own() -> None:
-    few = Slab(_constants(1, MEBI // 4))
+    few = Slab(_sizes(1, MEBI // 4))
     first, second = few.empty((1000,), F32), few.empty((1000,), F32)
     first[:] = 1
     second[:] = 2
     assert first.sum() == 1000
-    many = Slab([*_constants(5, MEBI // 4), Constant(np.zeros(2 * MEBI, F32))])
+    many = Slab([*_sizes(5, MEBI // 4), 8 * MEBI])
     inner = many.empty((1000,), F32)
     large = many.empty((2 * MEBI,), F32)
     block = inner.base

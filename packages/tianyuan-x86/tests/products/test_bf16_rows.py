@@ -181,7 +181,10 @@ def test_weights_lie_side_by_side() -> None:
     """Rounded weights are as many as exact ones, and small pages would cost them as much."""
     rng = np.random.default_rng(9)
     constants = [Constant(rng.standard_normal((512, 768), np.float32)) for _ in range(3)]
-    labelling, slab = Labelling(Graph(), {}, "cpu", Options(precision=BF16)), Slab(constants)
+    labelling, slab = (
+        Labelling(Graph(), {}, "cpu", Options(precision=BF16)),
+        Slab(c.spec.nbytes for c in constants),
+    )
     layout = registry.get_layout("kn32n2k_bf16")
     packed = [lower.packed(c, layout.name, labelling, slab).array for c in constants]
     for constant, array, first in zip(constants, packed, [packed[0]] * 3, strict=True):

@@ -70,5 +70,5 @@ def test_constants_are_packed_as_their_layout_says(shape: tuple[int, ...]) -> No
             continue
         labelling = Labelling(Graph(), {}, "cpu", Options())
         constant = Constant(w)
-        packed = lower.packed(constant, layout.name, labelling, Slab([constant]))
+        packed = lower.packed(constant, layout.name, labelling, Slab([constant.spec.nbytes]))
         np.testing.assert_array_equal(packed.array, layout.pack(w), layout.name)

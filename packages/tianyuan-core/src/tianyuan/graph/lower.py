@@ -35,7 +35,7 @@ def assign(graph: Graph, device: str, options: Options) -> Graph:
     """Choose kernels and layouts, and insert the repacking that the choice needs."""
     labelling, choices = selection.choose(graph, device, options)
     repacked: dict[tuple[Value, str], Value] = {}
-    slab = Slab(graph.constants.values())
+    slab = Slab(_sizes_to_pack(graph, labelling))
 
     def visit(to: Rebuilder, node: Node) -> tuple[Value, ...]:
         picked = labelling.picked[node]
@@ -62,6 +62,17 @@ def assign(graph: Graph, device: str, options: Options) -> Graph:
     lowered.outputs = [plain(value) for value in graph.outputs]
     lowered.updates = {index: plain(value) for index, value in graph.updates.items()}
     return lowered
+
+
+def _sizes_to_pack(graph: Graph, labelling: Labelling) -> list[int]:
+    """Return the bytes of each constant in each layout that it has not been packed in yet."""
+    wanted = {
+        (value, layout)
+        for node in graph.nodes
+        for value, layout in zip(node.inputs, labelling.picked[node].inputs, strict=True)
+        if value in graph.constants and layout not in (PLAIN, *graph.constants[value].packed)
+    }
+    return [layouts.physical_bytes(value.spec, layout) for value, layout in wanted]
 
 
 def _in_layout(

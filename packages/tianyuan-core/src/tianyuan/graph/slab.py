@@ -9,7 +9,6 @@ import numpy as np
 
 from .. import shapes
 from ..imperative import dispatch
-from .graph import Constant
 
 _LARGE = 1 << 22  # bytes from which numpy asks for large pages
 _ALIGNMENT = 64
@@ -23,9 +22,10 @@ class Slab:
     page of them once more costs a look-up; arrays of some hundred KiB would lie in small pages.
     """
 
-    def __init__(self, constants: Iterable[Constant]) -> None:
-        sizes = [-(-c.spec.nbytes // _ALIGNMENT) * _ALIGNMENT for c in constants]
-        self._size = sum(size for size in sizes if size < _LARGE)
+    def __init__(self, sizes: Iterable[int]) -> None:
+        """Plan for arrays of so many bytes each; more may be asked for."""
+        rounded = [-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes if size < _LARGE]
+        self._size = sum(rounded)
         self._block: np.ndarray | None = None
         self._used = 0
 
