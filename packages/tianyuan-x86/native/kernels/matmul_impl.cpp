@@ -234,16 +234,21 @@ void descend(const Gemm &g, const float *gradients, int64_t step, int64_t at, in
     }
 }
 
-// Lets a tile end in the strip, and bring near what its gradients will be added to.
-void set_strip(Tiles *tiles, int64_t row, int64_t j) {
+// Lets a tile end in the strip, and bring a share of what the next rows' gradients will be added to
+// near: where rows are whole, memory is then read in its order.
+void set_strip(Tiles *tiles, int64_t row, int64_t rows, int64_t j) {
   const Gemm &g = tiles->g;
+  const Block &block = tiles->block;
   TileArgs &t = tiles->t;
-  const int64_t at = row * g.c_row + tiles->block.j0 + j;
-  t.c = tiles->block.strip + j;
+  const bool whole = block.cols == g.c_row && j + TILE_LANES <= block.cols;
+  t.c = block.strip + j;
   t.c_row = strip_row(g.n);
+  t.written[0] = t.written[1] = nullptr;
+  if (whole && row + 2 * rows > g.m) return;
+  const int64_t at = whole ? (row + rows) * g.c_row + j * rows : row * g.c_row + block.j0 + j;
   t.written[0] = g.update->param + at;
   t.written[1] = g.update->velocity ? g.update->velocity + at : nullptr;
-  t.written_row = g.c_row;
+  t.written_row = whole ? static_cast<int64_t>(TILE_LANES) : g.c_row;
 }
 
 void multiply_tile(Tiles *tiles, int64_t j, int64_t cols, int64_t at) {
@@ -268,7 +273,7 @@ void multiply_tile(Tiles *tiles, int64_t j, int64_t cols, int64_t at) {
   t.residual = straight && block.last && g.residual ? g.residual + row * g.c_row + column : nullptr;
   t.c = straight ? g.c + row * g.c_row + column : tiles->acc;
   t.c_row = straight ? g.c_row : static_cast<int64_t>(vectors * VF);
-  if (block.strip) set_strip(tiles, row, j);
+  if (block.strip) set_strip(tiles, row, rows, j);
   if (!straight && !block.first) load_tile(tiles->acc, g, row, rows, column, cols);
   tile_of(ahead ? TILE_AHEAD : TILE_STRIDED, 1, static_cast<int>(rows), vectors)(&t);
   if (!straight) store_tile(tiles->acc, g, row, rows, column, cols, block.last);
