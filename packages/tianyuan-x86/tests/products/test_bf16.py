@@ -194,7 +194,7 @@ def test_gelu_meets_its_limits(call_of: Any, run: Any) -> None:
 
 
 def test_gelu_comes_close(call_of: Any, run: Any) -> None:
-    """Within 4 its error is far below what a result of 1 is rounded by, and small ones are exact."""
+    """Within 4 its error is far below what a result of 1 is rounded by, small ones keep digits."""
     x = np.linspace(-6, 6, 4001).astype(bfloat16).astype(np.float32)[:, None]
     one, attrs, served = np.ones((1, 1), np.float32), MatmulFused(activation="gelu"), 0
     want = [0.5 * v * (1 + erf(v / 2**0.5)) for v in x[:, 0].astype(np.float64)]
