@@ -136,3 +136,37 @@ def test_a_layer_in_several_places_is_one_in_integers_too():
         found = {id(m) for m in integers.modules() if type(m).__name__ == "Linear"}
         assert len(found) == 1
         assert not any(type(m) is M.Linear for m in integers.modules())
+
+
+def test_a_part_in_training_form_becomes_integers_with_the_whole():
+    tianyuan.random.seed(4)
+    net = M.Sequential(Residual(), M.ReLU(), M.Linear(4, 4)).eval()
+    want = net(tianyuan.Tensor(X)).numpy()
+    Q.quantize_qat(net[0], qconfig=Q.per_channel_fakequant_qconfig, example=X)
+    net.train()(tianyuan.Tensor(X))
+    shaped = net.eval()(tianyuan.Tensor(X)).numpy()
+    got = Q.quantize(net)(tianyuan.Tensor(X)).numpy()
+    np.testing.assert_allclose(got, shaped, atol=1e-5)
+    np.testing.assert_allclose(got, want, atol=0.05 * np.abs(want).max())
+    assert type(net[2]) is M.Linear
+
+
+def test_the_training_form_trains_under_autocast():
+    tianyuan.random.seed(5)
+    net = Residual()
+    Q.quantize_qat(net, qconfig=Q.per_channel_fakequant_qconfig, example=X)
+    net.train()(tianyuan.Tensor(X))
+    Q.disable_observer(net)
+    found = []
+    for enabled in (False, True):
+        manager = tianyuan.autodiff.GradManager().attach(net.parameters())
+        with manager:
+            with tianyuan.amp.autocast(enabled):
+                loss = net(tianyuan.Tensor(X)).astype("float32").mean()
+            manager.backward(loss)
+        found.append([p.grad.numpy() for p in net.parameters()])
+        assert all(p.grad.dtype == np.float32 for p in net.parameters())
+        for p in net.parameters():
+            p.grad = None
+    for plain, mixed in zip(*found, strict=True):
+        np.testing.assert_allclose(mixed, plain, atol=0.03 * max(np.abs(plain).max(), 0.1))

@@ -285,6 +285,59 @@ def test_a_pattern_holds_for_what_a_module_holds(tmp_path):
     assert not any(name.startswith("block") for name in names)
 
 
+class Twice(M.Module):
+    """A block with sums of its own, an input by name, and two results."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = M.Linear(8, 8), M.Linear(8, 8)
+
+    def forward(self, x, shift):
+        y = self.a(x) + shift
+        return {"inner": y, "last": [self.b(y) + y]}
+
+
+class Holder(M.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.block, self.last = M.Linear(8, 8), Twice(), M.Linear(8, 4)
+
+    def forward(self, x):
+        y = self.first(x)
+        return self.last(self.block(x, shift=y)["last"][0])
+
+
+@pytest.mark.parametrize("way", ["keep", "disable_quantize"])
+def test_a_block_that_is_kept_computes_in_floats(way):
+    tianyuan.random.seed(0)
+    x, net = data(16, 8), Holder().eval()
+    if way == "disable_quantize":
+        net.block.disable_quantize()
+    result = Q.quantize_static(net, [x], keep=["block"] if way == "keep" else [])
+    names = {layer.name for layer in result.report.layers}
+    assert names == {"first", "last", "input_0", "block.1"}  # that is its second result
+    seen = []
+    block, forward = result.module.block, result.module.block.forward
+
+    def watched(x, shift):
+        results = forward(x, shift=shift)
+        seen[:] = [x.numpy(), shift.numpy(), results["inner"].numpy(), results["last"][0].numpy()]
+        return results
+
+    block.forward = watched
+    got = result.module(tianyuan.Tensor(x)).numpy()
+    given, shift, inner, last = seen
+    a, b = net.block.a, net.block.b
+    np.testing.assert_allclose(
+        inner, given @ a.weight.numpy().T + a.bias.numpy() + shift, rtol=1e-4, atol=1e-5
+    )
+    np.testing.assert_allclose(
+        last, inner @ b.weight.numpy().T + b.bias.numpy() + inner, rtol=1e-4, atol=1e-5
+    )
+    want = net(tianyuan.Tensor(x)).numpy()
+    np.testing.assert_allclose(got, want, atol=0.05 * np.abs(want).max())
+
+
 def test_refusals(net, tmp_path):
     x = data(4, 3, 8, 8)
     source = dumped(net, x, tmp_path / "float.tym")

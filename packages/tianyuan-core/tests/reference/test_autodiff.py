@@ -211,3 +211,24 @@ def test_scalars_of_operators_are_not_the_tensor_of_the_same_value() -> None:
             manager.backward((ty.Tensor([1.0, 2.0]) * 3.0).sum() + scalar * 5.0)
         assert scalar.grad is not None
         assert scalar.grad.item() == 5.0
+
+
+def test_a_gradient_of_another_float_dtype_becomes_its_inputs() -> None:
+    class Wide(Function):
+        """Compute in float32, whatever comes in."""
+
+        def forward(self, x: ty.Tensor) -> ty.Tensor:
+            return x.astype("float32") * 2
+
+        def backward(self, dy: ty.Tensor) -> ty.Tensor:
+            return dy * 2
+
+    w, x = ty.Parameter(np.eye(3, dtype=np.float32)), np.array([[1, 2, 3], [4, 5, 6]], np.float32)
+    gm = GradManager().attach(w)
+    with gm:
+        with ty.amp.autocast():
+            y = F.matmul(ty.Tensor(x), w)
+        gm.backward(Wide()(y).sum())
+    assert y.dtype == np.float16
+    assert w.grad.dtype == np.float32
+    np.testing.assert_array_equal(w.grad.numpy(), 2 * x.sum(axis=0)[:, None] * np.ones((1, 3)))

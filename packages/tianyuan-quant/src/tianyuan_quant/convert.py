@@ -128,9 +128,16 @@ def _examples(example: Any) -> Sequence[Any] | None:
 
 
 def _leave_out(net: Module, classes: dict[type, type], qconfig: QConfigs) -> None:
-    """Mark the layers that stay in floats, so that they are joined with nothing either."""
+    """Mark the layers that stay in floats, and what holds no other layers.
+
+    They are joined with nothing, and sums inside of them are no sums of integers.
+    """
     for name, module in net.named_modules():
         if type(module) in classes and config_of(qconfig, name) is None:
+            module.quantize_disabled = True
+    for module in net.modules():
+        layers = [part for part in module.modules() if type(part) in classes]
+        if module is not net and layers and all(part.quantize_disabled for part in layers):
             module.quantize_disabled = True
 
 
@@ -227,10 +234,11 @@ def quantize(
         net: Module = copy.deepcopy(module, dict(made))
     else:
         net = replace_parts(module, lambda part, name: made.get(id(part)))
-    if not isinstance(net, QuantizedModule):
-        sites = getattr(net, SITES, None) or Sites({})
-        net.forward = QuantizedForward(net, sites)  # type: ignore[method-assign]
-    for part in net.modules():
+    for part in net.modules():  # parts may have been brought into training form by themselves
+        outer = part is net and not isinstance(net, QuantizedModule)
+        if outer or type(vars(part).get("forward")) is Forward:
+            sites = getattr(part, SITES, None) or Sites({})
+            part.forward = QuantizedForward(part, sites)  # type: ignore[method-assign]
         part._training = False
     return net
 

@@ -149,6 +149,18 @@ def qat_classes(mapping: dict[type, type] | None = None) -> dict[type, type]:
     return {**_qat, **_further(mapping, "from_float_module")}
 
 
+def qat_class_of(float_class: type) -> Any:
+    """Return the training form that is registered for a float class, or None.
+
+    >>> import tianyuan.module as M
+    >>> qat_class_of(M.Linear).__name__, qat_class_of(M.ReLU)
+    ('Linear', None)
+    """
+    from . import qat  # noqa: F401  registers ours
+
+    return _qat.get(float_class)
+
+
 def quantized_classes(mapping: dict[type, type] | None = None) -> dict[type, type]:
     """Return the integer forms by class of the training form; ``mapping`` comes first."""
     from . import quantized  # noqa: F401  registers ours

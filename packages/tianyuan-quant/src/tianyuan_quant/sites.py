@@ -17,7 +17,7 @@ from tianyuan.module import Module
 
 from .qat.module import QATModule, recalled, remember
 from .qat.product import activate
-from .registration import qat_classes
+from .registration import qat_class_of
 from .watch import MOVES, Calls, Event, Flow, run_op, watch
 
 # Ops that have an integer form, which needs quantised inputs and a scale for its result.
@@ -29,8 +29,10 @@ _UNITS = (M.BatchNorm1d, M.BatchNorm2d, M.LayerNorm, M.GroupNorm, M.InstanceNorm
 
 def is_unit(module: Module) -> bool:
     """Tell whether a module is seen from outside only, as layers that stay in floats are."""
-    form: Any = qat_classes().get(type(module))
-    return isinstance(module, _UNITS) or (form is not None and form.with_weight)
+    form = qat_class_of(type(module))
+    if form is not None or isinstance(module, _UNITS):
+        return form is None or form.with_weight
+    return module.quantize_disabled and any(qat_class_of(type(m)) for m in module.modules())
 
 
 def output_key(key: str, index: int) -> str:
@@ -211,14 +213,7 @@ class Run:
 
     def _each(self, key: str, results: tuple[Any, ...]) -> tuple[Any, ...]:
         """Quantise those of several results that a place asks for."""
-        made = list(results)
-        for index, value in enumerate(results):
-            name = output_key(key, index)
-            site = self.owner.sites.table.get(name)
-            if site is not None:
-                self.met.add(name)
-                made[index] = site(value)
-        return tuple(made)
+        return tuple(self._asked(output_key(key, i), value) for i, value in enumerate(results))
 
     def plain(self, op: Any, operands: Sequence[Any], attrs: Any) -> Any:
         """Run an op whose result is not quantised by itself."""
@@ -251,17 +246,23 @@ class Run:
     def _leave(self, name: str) -> Any:
         def leave(module: Module, inputs: Any, outputs: Any) -> Any:
             self.depth -= 1
-            site = self.owner.sites.table.get(name)
-            if site is None or self.depth:
+            if self.depth:
                 return None
-            self.met.add(name)
-            return self.unit_output(site, outputs)
+            leaves, structure = flatten(outputs, lambda item: isinstance(item, Tensor))
+            keys = [name] if len(leaves) == 1 else [output_key(name, i) for i in range(len(leaves))]
+            if self.owner.sites.table.keys().isdisjoint(keys):
+                return None
+            return unflatten(structure, list(map(self._asked, keys, leaves)))
 
         return leave
 
-    def unit_output(self, site: Any, outputs: Any) -> Any:
-        """Quantise what a unit returns."""
-        return site(outputs)
+    def _asked(self, key: str, value: Any) -> Any:
+        """Quantise a value where a place asks for it."""
+        site = self.owner.sites.table.get(key)
+        if site is None:
+            return value
+        self.met.add(key)
+        return site(value)
 
     def check(self) -> None:
         """Raise TraceError where the network took another way than when it was planned."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..dtypes import is_float
 from ..errors import GradError
 from ..imperative.state import data_of, state
 from ..imperative.tensor import Tensor, wrap
@@ -52,6 +53,8 @@ class Function:
 
     def backward(self, *output_grads: Tensor | None) -> Tensor | Sequence[Tensor | None] | None:
         """Return one gradient per input (None where there is none) for those of the outputs.
+
+        A gradient of another float dtype than its input's is converted to that.
 
         Raises:
             NotImplementedError: unless a subclass defines it.
@@ -119,4 +122,12 @@ class Function:
                 f"{type(self).__name__}.backward: wrong number of gradients, got {len(results)}, "
                 f"expected {len(ctx.inputs)}"
             )
-        return results
+        return [_like(grad, x) for grad, x in zip(results, ctx.inputs, strict=True)]
+
+
+def _like(grad: Tensor | None, x: Any) -> Tensor | None:
+    """Return a gradient in the float dtype of its input, as under autocast the two may differ."""
+    if grad is None or grad.dtype == x.dtype or not (is_float(grad.dtype) and is_float(x.dtype)):
+        return grad
+    found: Tensor = grad.cast(x.dtype)
+    return found
