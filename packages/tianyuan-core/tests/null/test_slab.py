@@ -49,10 +49,11 @@ def test_large_arrays_begin_with_a_page() -> None:
 
 
 def test_arrays_that_are_not_aligned_are_copied() -> None:
-    slab = Slab(_sizes(5, MEBI // 4))
-    apart = slab.empty((4099,), F32)
+    slab, few = Slab(_sizes(5, MEBI // 4)), Slab(_sizes(1, MEBI // 4))
+    apart = few.empty((4099,), F32)
     apart[:] = np.arange(4099)
-    assert slab.place(apart) is apart
+    assert few.place(apart) is apart
+    assert slab.place(apart).base is slab.empty((1,), F32).base
     for array in (apart[1:4097], apart[: 64 * 64].reshape(64, 64).T, apart[3:6]):
         placed = slab.place(array)
         assert placed.flags.c_contiguous

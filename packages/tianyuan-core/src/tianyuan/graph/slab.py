@@ -43,8 +43,12 @@ class Slab:
         return self._block[start:end].view(dtype).reshape(shape)
 
     def place(self, array: np.ndarray) -> np.ndarray:
-        """Return the array itself where it is aligned as ``empty`` would, else a copy that is."""
-        if array.ctypes.data % _ALIGNMENT == 0 and array.flags.c_contiguous:
+        """Return a copy as ``empty`` would align it; the array itself where that gains nothing.
+
+        Large arrays, and all where there are few, gain no larger pages by a copy.
+        """
+        apart = self._size < _LARGE or array.nbytes >= _LARGE
+        if apart and array.ctypes.data % _ALIGNMENT == 0 and array.flags.c_contiguous:
             return array
         made = self.empty(array.shape, array.dtype)
         made[...] = array
