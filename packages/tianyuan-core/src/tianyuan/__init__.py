@@ -28,6 +28,10 @@ try:
     _aliases.install()
 finally:
     if _collecting:
+        if not _gc.get_freeze_count():
+            # Among the old objects, unsearched: enabling alone would search all of them at once.
+            _gc.freeze()
+            _gc.unfreeze()
         _gc.enable()
 
 tensor = Tensor

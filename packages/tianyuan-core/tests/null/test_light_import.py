@@ -72,6 +72,18 @@ def test_the_collector_runs_as_before(collecting: bool) -> None:
     assert run(code) == [str(collecting)]
 
 
+def test_what_was_there_before_is_still_collected_and_what_was_frozen_stays_so() -> None:
+    code = (
+        "import gc, weakref\n"
+        "class Ring: pass\n"
+        "ring = Ring(); ring.self = ring; gone = weakref.ref(ring); del ring\n"
+        "import tianyuan; gc.collect(); print(gone() is None, gc.get_freeze_count())"
+    )
+    assert run(code) == ["True", "0"]
+    frozen = "import gc; gc.freeze(); n = gc.get_freeze_count(); import tianyuan\n"
+    assert run(frozen + "print(n > 0, gc.get_freeze_count() > 0)") == ["True", "True"]
+
+
 def test_the_collector_runs_again_where_the_import_fails() -> None:
     code = (
         "import gc\n"
