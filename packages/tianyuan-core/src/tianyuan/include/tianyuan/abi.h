@@ -53,9 +53,9 @@ typedef struct ty_tensor {
  * same time and lies in [0, ctx->threads): use it to pick a private part of the workspace. */
 typedef void (*ty_task)(void *arg, int64_t begin, int64_t end, int32_t slot);
 
-/* Memory that a later step of a program reads once, so that it would wait for it: kernels whose time
- * goes into arithmetic may fetch it into the caches meanwhile. They take bytes from `next` on by
- * adding to it atomically; what lies at `end` or behind it must not be touched. */
+/* Memory that a later step of a program reads once, so that it would wait for it: kernels whose
+ * time goes into arithmetic may fetch it into the caches meanwhile. They take bytes from `next` on
+ * by adding to it atomically; what lies at `end` or behind it must not be touched. */
 typedef struct ty_ahead {
   uintptr_t next, end;
 } ty_ahead;
