@@ -21,41 +21,39 @@ else:
         return lambda decorator: decorator
 
 
-class _Fields:
-    """Makes the ``dataclasses.Field`` objects of a record when they are asked for."""
+class _Inspected:
+    """Makes what ``dataclasses`` keeps about a record when it is asked for."""
+
+    def __init__(self, cls: Any, name: str) -> None:
+        self.cls, self.name = cls, name
 
     def __get__(self, instance: Any, owner: Any) -> Any:
         from dataclasses import dataclass
 
-        dataclass(init=False, repr=False, eq=False, match_args=False)(owner)
-        return owner.__dict__["__dataclass_fields__"]  # which now hides this
+        dataclass(init=False, repr=False, eq=False, match_args=False)(self.cls)
+        # Now hidden by what was made. Frozen are dataclasses derived from it, too.
+        self.cls.__dataclass_params__.frozen = True
+        return self.cls.__dict__[self.name]
+
+
+class _Generated:
+    """Stands in for a method until it is looked up, in a record or in what is derived from it."""
+
+    def __init__(self, cls: Any, name: str) -> None:
+        self.cls, self.name = cls, name
+
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        _generate(self.cls)
+        return self.cls.__dict__[self.name].__get__(instance, owner)
 
 
 def _generate(cls: Any) -> None:
     """Add the methods to a class; several threads may, as what they add is the same."""
     space: dict[str, Any] = {"_set": object.__setattr__, "_class": cls, "_signs": _signs}
     exec(_source(cls), space)
-    if cls.__dict__.get("__eq__") is _equal:
-        cls.__eq__, cls.__hash__ = space["__eq__"], space["__hash__"]
-    cls.__init__ = space["__init__"]
-
-
-def _init(self: Any, *args: Any, **kwargs: Any) -> None:
-    """Stand in for ``__init__`` until the first call of it."""
-    _generate(type(self))
-    self.__init__(*args, **kwargs)
-
-
-def _equal(self: Any, other: object) -> Any:
-    """Stand in for ``__eq__`` of instances that were unpickled, so never initialised."""
-    _generate(type(self))
-    return self == other
-
-
-def _hash(self: Any) -> int:
-    """Stand in for ``__hash__`` likewise."""
-    _generate(type(self))
-    return hash(self)
+    for name in ("__init__", "__eq__", "__hash__"):
+        if isinstance(cls.__dict__.get(name), _Generated):
+            setattr(cls, name, space[name])
 
 
 def _source(cls: Any) -> str:
@@ -106,15 +104,16 @@ def record(*, eq: bool = True) -> Callable[[type[T]], type[T]]:
 
     def declare(cls: Any) -> Any:
         members: dict[str, Any] = {
-            "__dataclass_fields__": _Fields(),
+            "__dataclass_fields__": _Inspected(cls, "__dataclass_fields__"),
+            "__dataclass_params__": _Inspected(cls, "__dataclass_params__"),
             "__match_args__": tuple(cls.__annotations__),
-            "__init__": _init,
+            "__init__": _Generated(cls, "__init__"),
             "__setattr__": _refuse,
             "__delattr__": _refuse,
             "__repr__": _repr,
         }
         if eq:
-            members |= {"__eq__": _equal, "__hash__": _hash}
+            members |= {name: _Generated(cls, name) for name in ("__eq__", "__hash__")}
         for name, member in members.items():
             if name not in cls.__dict__:
                 setattr(cls, name, member)

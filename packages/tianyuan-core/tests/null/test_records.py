@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import pickle
 import threading
 
@@ -117,3 +118,81 @@ def test_zeros_of_either_sign_differ() -> None:
     assert plus != minus
     assert plus == Full((2,), 0.0, "float32")
     assert len({plus, minus}) == 2
+
+
+@pytest.mark.parametrize("inspected", [False, True])
+def test_derived_classes_are_those_of_a_dataclass(inspected: bool) -> None:
+    def declared(decorator):
+        @decorator
+        class Base:
+            a: int
+            b: int = 3
+
+        if inspected:
+            dataclasses.fields(Base)
+
+        class Plain(Base):
+            c: int = 5  # no field, as nothing declares it one
+
+        class Initialised(Base):
+            def __init__(self, a: int) -> None:
+                super().__init__(a, b=a + 1)
+
+        @dataclasses.dataclass(frozen=True)
+        class Wider(Base):
+            c: int = 4
+
+        return Plain, Initialised, Wider
+
+    def seen(cls):
+        one = cls(1)
+        return (
+            (repr(one).rsplit(".", 1)[-1], hash(one), one == cls(1), one != cls(2)),
+            [(field.name, field.default) for field in dataclasses.fields(cls)],
+            dataclasses.asdict(one),
+            cls.__match_args__,
+        )
+
+    for got, want in zip(
+        declared(record()), declared(dataclasses.dataclass(frozen=True)), strict=True
+    ):
+        assert seen(got) == seen(want)
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            got(1).a = 5
+
+
+def test_derived_instances_that_were_never_initialised_are_values() -> None:
+    @record()
+    class Base:
+        a: int
+
+    class Derived(Base):
+        pass
+
+    found = [Derived.__new__(Derived) for _ in range(2)]
+    for instance in found:
+        vars(instance)["a"] = 7
+    assert found[0] == found[1]
+    assert hash(found[0]) == hash(Derived(7))
+    assert found[0] != Base(7)
+
+
+def test_an_own_hash_stays() -> None:
+    @record()
+    class Coarse:
+        a: int
+
+        def __hash__(self) -> int:
+            return 5
+
+    assert hash(Coarse(1)) == hash(Coarse(2)) == 5
+    assert Coarse(1) != Coarse(2)
+
+
+def test_signatures_are_known_before_the_first_instance() -> None:
+    @record()
+    class Fresh:
+        a: int
+        b: int = 3
+
+    assert str(inspect.signature(Fresh)) == "(a, b=3)"
