@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +77,21 @@ def test_few_constants_and_large_ones_have_their_own() -> None:
     assert len(memoryview(block)) < 8 * MEBI  # with what lies before the first large page
     assert not np.shares_memory(block, large)
     assert many.empty((0, 3), F32).shape == (0, 3)
+
+
+def test_kernels_without_large_pages_serve_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing(mmap.mmap):
+        def madvise(self, *args: int) -> None:
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(mmap, "mmap", Refusing)
+    slab = Slab(_sizes(5, MEBI // 4))
+    arrays = [slab.empty((size,), F32) for size in (2 * MEBI, 1000, 1001)]
+    for value, array in enumerate(arrays):
+        array[:] = value
+    for value, array in enumerate(arrays):
+        assert _address(array) % 64 == 0
+        np.testing.assert_array_equal(array, np.full(array.shape, value, F32))
 
 
 THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterable
+from contextlib import suppress
 
 import numpy as np
 
@@ -66,5 +67,6 @@ def _in_pages(count: int) -> np.ndarray:
     block = mmap.mmap(-1, count + _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     raw = np.frombuffer(block, np.uint8)
     start = -raw.ctypes.data % _PAGE
-    block.madvise(mmap.MADV_HUGEPAGE, start, count // _PAGE * _PAGE)
+    with suppress(OSError):  # of a kernel without large pages: small ones serve
+        block.madvise(mmap.MADV_HUGEPAGE, start, count // _PAGE * _PAGE)
     return raw[start : start + count]
