@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 import tianyuan
@@ -149,6 +151,34 @@ def test_a_part_in_training_form_becomes_integers_with_the_whole():
     np.testing.assert_allclose(got, shaped, atol=1e-5)
     np.testing.assert_allclose(got, want, atol=0.05 * np.abs(want).max())
     assert type(net[2]) is M.Linear
+
+
+def test_threads_share_a_network_with_layers_in_floats():
+    tianyuan.random.seed(6)
+    net = Residual().eval()
+    integers = Q.quantize_static(net, [X], keep=["a"]).module
+    want = net(tianyuan.Tensor(X)).numpy()
+    forward, found = integers.a.forward, []
+    other = threading.Thread(target=lambda: found.append(integers(tianyuan.Tensor(X)).numpy()))
+    inside, resumed = threading.Event(), threading.Event()
+
+    def staged(x):
+        """Let the other thread leave the layer while this one is inside of it."""
+        if threading.current_thread() is other:
+            inside.set()
+            assert resumed.wait(60)
+        else:
+            resumed.set()
+            other.join()
+        return forward(x)
+
+    integers.a.forward = staged
+    other.start()
+    assert inside.wait(60)
+    found.append(integers(tianyuan.Tensor(X)).numpy())
+    assert len(found) == 2
+    for got in found:
+        np.testing.assert_allclose(got, want, atol=0.05 * np.abs(want).max())
 
 
 def test_the_training_form_trains_under_autocast():

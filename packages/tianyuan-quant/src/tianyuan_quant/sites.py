@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from threading import get_ident
 from typing import Any
 
 import tianyuan.module as M
@@ -199,6 +200,7 @@ class Run:
         self.depth = 0
         self.met: set[str] = set()
         self._calls = Calls()
+        self._thread = get_ident()  # hooks also act on calls that other threads make meanwhile
 
     def __call__(self, op: Any, operands: Sequence[Any], attrs: Any) -> Any:
         if self.depth:
@@ -236,6 +238,8 @@ class Run:
         return handles
 
     def _enter(self, module: Module, inputs: Any) -> Any:
+        if get_ident() != self._thread:
+            return None
         self.depth += 1
         return self.unit_inputs(inputs)
 
@@ -245,6 +249,8 @@ class Run:
 
     def _leave(self, name: str) -> Any:
         def leave(module: Module, inputs: Any, outputs: Any) -> Any:
+            if get_ident() != self._thread:
+                return None
             self.depth -= 1
             if self.depth:
                 return None
