@@ -133,6 +133,9 @@ def test_outputs_that_nothing_can_be_written_to(model_file: Path) -> None:
             model(x, out=out)
     with pytest.raises(ShapeError, match=r"got >f4\(2, 2\), expected a writeable .* float32"):
         model(x, out=[np.zeros((2, 2), ">f4")])
+    shifted = np.zeros(17, np.uint8)[1:].view(np.float32).reshape(2, 2)
+    with pytest.raises(ShapeError, match=r"got float32\(2, 2\), expected a writeable aligned"):
+        model(x, out=[shifted])
 
 
 def test_an_empty_batch_gives_an_empty_result(model_file: Path) -> None:

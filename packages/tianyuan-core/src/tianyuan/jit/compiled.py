@@ -189,11 +189,11 @@ class CompiledGraph:
                     f"model: out holds {type(array).__name__}, expected numpy arrays to write to"
                 )
             fits = array.shape == slot.spec.shape and array.dtype == slot.spec.dtype
-            if not fits or not array.flags.c_contiguous or not array.flags.writeable:
+            if not fits or not array.flags.carray:
                 kind = array.dtype.name if array.dtype.isnative else array.dtype.str
                 raise ShapeError(
                     f"model: an array of out does not fit, got {kind}{array.shape}, "
-                    f"expected a writeable C-contiguous {slot.spec}"
+                    f"expected a writeable aligned C-contiguous {slot.spec}"
                 )
         for index, array in enumerate(out):
             if any(np.may_share_memory(array, other) for other in (*inputs, *out[:index])):
