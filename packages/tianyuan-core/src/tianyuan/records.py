@@ -8,6 +8,7 @@ when somebody inspects them.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -21,6 +22,9 @@ else:
         return lambda decorator: decorator
 
 
+_inspecting = threading.RLock()
+
+
 class _Inspected:
     """Makes what ``dataclasses`` keeps about a record when it is asked for."""
 
@@ -30,9 +34,11 @@ class _Inspected:
     def __get__(self, instance: Any, owner: Any) -> Any:
         from dataclasses import dataclass
 
-        dataclass(init=False, repr=False, eq=False, match_args=False)(self.cls)
-        # Now hidden by what was made. Frozen are dataclasses derived from it, too.
-        self.cls.__dataclass_params__.frozen = True
+        with _inspecting:  # dataclass walks through what it adds to
+            if self.cls.__dict__[self.name] is self:  # until it is hidden by what is made
+                dataclass(init=False, repr=False, eq=False, match_args=False)(self.cls)
+                # Frozen are dataclasses derived from it, too.
+                self.cls.__dataclass_params__.frozen = True
         return self.cls.__dict__[self.name]
 
 

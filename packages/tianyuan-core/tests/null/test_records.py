@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import pickle
+import sys
 import threading
 
 import pytest
@@ -109,6 +110,32 @@ def test_many_threads_may_be_first() -> None:
         for thread in threads:
             thread.join()
         assert found == [Contested(7)] * 8
+
+
+def test_many_threads_may_inspect_first() -> None:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(100):
+
+            @record()
+            class Contested:
+                a: int
+                b: int = 3
+
+            found: list[list[str]] = []
+
+            def inspect_it(made: type = Contested, into: list[list[str]] = found) -> None:
+                into.append([field.name for field in dataclasses.fields(made)])
+
+            threads = [threading.Thread(target=inspect_it) for _ in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert found == [["a", "b"]] * 8
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_zeros_of_either_sign_differ() -> None:
