@@ -153,6 +153,65 @@ def test_a_part_in_training_form_becomes_integers_with_the_whole():
     assert type(net[2]) is M.Linear
 
 
+class Queries(M.Module):
+    """Layers that read what no op makes: a parameter, a moved one, an array of the host."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way, self.first, self.last = way, M.Linear(8, 8), M.Linear(8, 4)
+        self.query = tianyuan.Parameter(X[:1] * 3)
+
+    def forward(self, x):
+        found = {
+            "parameter": lambda: self.query,
+            "moved": lambda: self.query.reshape(8, 1).transpose(1, 0),
+            "bounded": lambda: F.relu(self.query.reshape(1, 1, 8))[0],
+            "of the host": lambda: tianyuan.Tensor(X[1:2]),
+        }[self.way]()
+        return self.last(found) + self.first(x)[:, :4]
+
+
+@pytest.mark.parametrize("way", ["parameter", "moved", "bounded", "of the host"])
+@pytest.mark.parametrize("trained", [False, True], ids=["calibrated", "trained"])
+def test_layers_read_what_no_op_makes(way, trained):
+    tianyuan.random.seed(7)
+    net = Queries(way).eval()
+    query = {"bounded": np.maximum(3 * X[:1], 0), "of the host": X[1:2]}.get(way, 3 * X[:1])
+    want = linear(net.last, query) + linear(net.first, X)[:, :4]
+    if trained:
+        config = Q.per_channel_fakequant_qconfig
+        net = Q.quantize_qat(net.train(), qconfig=config, example=X)
+        net(tianyuan.Tensor(X))
+        integers = Q.quantize(net.eval())
+    else:
+        integers = Q.quantize_static(net, [X]).module
+    assert type(integers.last).__module__.startswith("tianyuan_quant.quantized")
+    got = integers(tianyuan.Tensor(X)).numpy()
+    np.testing.assert_allclose(got, want, atol=0.03 * np.abs(want).max())
+    run = jit.trace(lambda x: integers(x), capture_as_const=True)
+    np.testing.assert_array_equal(run(tianyuan.Tensor(X)).numpy(), got)
+
+
+class Named(M.Module):
+    """Layers whose names begin as those of a network's inputs do."""
+
+    def __init__(self):
+        super().__init__()
+        self.input_norm, self.input_proj, self.last = M.LayerNorm(8), M.Linear(8, 8), M.Linear(8, 4)
+
+    def forward(self, x):
+        return self.last(self.input_norm(self.input_proj(x)))
+
+
+@pytest.mark.parametrize("keep", [[], ["input_proj"]], ids=str)
+def test_layers_may_be_named_as_inputs_are(keep):
+    tianyuan.random.seed(8)
+    net = Named().eval()
+    want = net(tianyuan.Tensor(X)).numpy()
+    got = Q.quantize_static(net, [X], keep=keep).module(tianyuan.Tensor(X)).numpy()
+    np.testing.assert_allclose(got, want, atol=0.05 * np.abs(want).max())
+
+
 def test_threads_share_a_network_with_layers_in_floats():
     tianyuan.random.seed(6)
     net = Residual().eval()

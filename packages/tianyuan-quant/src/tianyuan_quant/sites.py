@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -39,6 +40,14 @@ def is_unit(module: Module) -> bool:
 def output_key(key: str, index: int) -> str:
     """Name one of the results of a call that has several."""
     return f"{key}.{index}"
+
+
+def input_key(index: int, layer: str = "") -> str:
+    """Name an input of the network, or of a layer that reads what no op makes."""
+    return f"{layer}.input_{index}" if layer else f"input_{index}"
+
+
+_NETWORK_INPUT, _LAYER_INPUT = re.compile(r"input_\d+"), re.compile(r"(.+)\.input_\d+")
 
 
 class Site(QATModule):
@@ -81,7 +90,7 @@ class _Planner:
         event = self.flow.producer(value)
         if event is None:
             if value in self.flow.inputs:
-                self.table[f"input_{self.flow.inputs.index(value)}"] = "identity"
+                self.table[input_key(self.flow.inputs.index(value))] = "identity"
             return
         if isinstance(event.module, QATModule):
             return
@@ -93,6 +102,19 @@ class _Planner:
             self.table[output_key(event.key, event.outputs.index(value))] = "identity"
         else:
             self._place(event, "identity")
+
+    def is_made(self, value: int) -> bool:
+        """Tell whether an op or an input makes a value; a parameter is only moved and bounded."""
+        event = self.flow.producer(value)
+        if event is None:
+            return value in self.flow.inputs
+        source = event.inputs[0] if event.inputs else None
+        if event.kind in _BOUNDS or isinstance(event.module, M.ReLU):
+            maker = None if source is None else self.flow.producer(source)
+            moved = maker is not None and maker.kind in MOVES
+        else:
+            moved = event.kind in MOVES
+        return self.is_made(source) if moved and source is not None else True
 
     def _bounded(self, event: Event) -> None:
         """Quantise a bounded value: before the bound, unless it alone reads an integer op."""
@@ -120,8 +142,11 @@ def plan(net: Module, example: Sequence[Any]) -> dict[str, Site]:
     planner = _Planner(flow)
     for event in flow.events:
         if isinstance(event.module, QATModule):
-            for value in event.inputs:
-                planner.demand(value)
+            for index, value in enumerate(event.inputs):
+                if planner.is_made(value):
+                    planner.demand(value)
+                else:
+                    planner.table[input_key(index, event.key)] = "identity"
     return {key: Site(epilogue) for key, epilogue in planner.table.items()}
 
 
@@ -147,7 +172,7 @@ class Forward:
 
     def enter(self, index: int, value: Any) -> Any:
         """Quantise an input where a place asks for it."""
-        site = self.sites.table.get(f"input_{index}")
+        site = self.sites.table.get(input_key(index))
         return site(value) if site is not None else value
 
     def leave(self, outputs: Any) -> Any:
@@ -231,11 +256,25 @@ class Run:
     def hide(self, net: Module) -> list[Any]:
         """See some modules from outside only, and quantise what they return."""
         handles: list[Any] = []
+        found = map(_LAYER_INPUT.fullmatch, self.owner.sites.table)
+        readers = {match[1] for match in found if match is not None}
         for name, module in net.named_modules():
             if is_unit(module):
                 handles.append(module.register_forward_pre_hook(self._enter))
                 handles.append(module.register_forward_hook(self._leave(name)))
+            if name in readers:
+                handles.append(module.register_forward_pre_hook(self._read(name)))
         return handles
+
+    def _read(self, name: str) -> Any:
+        def read(module: Module, inputs: Any) -> Any:
+            if get_ident() != self._thread:
+                return None
+            leaves, structure = flatten(inputs, lambda item: isinstance(item, Tensor))
+            keys = [input_key(i, name) for i in range(len(leaves))]
+            return unflatten(structure, list(map(self._asked, keys, leaves)))
+
+        return read
 
     def _enter(self, module: Module, inputs: Any) -> Any:
         if get_ident() != self._thread:
@@ -272,7 +311,7 @@ class Run:
 
     def check(self) -> None:
         """Raise TraceError where the network took another way than when it was planned."""
-        wanted = {key for key in self.owner.sites.table if not key.startswith("input_")}
+        wanted = {key for key in self.owner.sites.table if not _NETWORK_INPUT.fullmatch(key)}
         if self.met != wanted:
             missed = ", ".join(sorted(wanted - self.met))
             raise TraceError(
