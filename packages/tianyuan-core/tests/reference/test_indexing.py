@@ -58,7 +58,7 @@ def keys(draw):
 
 def numpy_result(array, key):
     with warnings.catch_warnings():
-        # Of an index out of range, numpy may only warn that it will be refused, if nothing is picked.
+        # Where nothing is picked, numpy may only warn that it will refuse an index out of range.
         warnings.filterwarnings("error", "Out of bound index", DeprecationWarning)
         try:
             return array[key]
