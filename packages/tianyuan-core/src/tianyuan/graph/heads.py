@@ -10,7 +10,7 @@ from .. import registry
 from ..ops.attention_heads import OP, AttentionHeads
 from ..ops.attrs import Shape
 from .graph import Graph, Node, Rebuilder, Value
-from .joining import least
+from .joining import gains, least
 from .options import Options
 from .passes import algebra, dead
 from .passes.match import emit, produced_by, rewrite
@@ -85,11 +85,8 @@ class _Joining:
         inputs += attention.inputs[3:]
         op = registry.get_op(OP)
         specs = op.infer(tuple(value.spec for value in inputs), attrs)
-        cost = self._cost(Node(op, attrs, inputs, [Value(spec) for spec in specs]))
-        parts = [self._cost(node) for node in gone if not is_alias(node)]
-        if cost is None:
-            return False
-        return None in parts or cost < sum(part for part in parts if part is not None)
+        joined = Node(op, attrs, inputs, [Value(spec) for spec in specs])
+        return gains(joined, (node for node in gone if not is_alias(node)), self._cost)
 
     def _cost(self, node: Node) -> float | None:
         return least(node, self.device, self.options)

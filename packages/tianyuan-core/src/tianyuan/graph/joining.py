@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from .. import registry
@@ -15,6 +15,8 @@ from .passes.match import Users, produced_by, rewrite
 
 FUSED = "conv2d_fused"
 _NO_PADDING = (0, 0, 0, 0)
+
+Cost = Callable[[Node], float | None]  # in seconds; None where nothing native serves
 
 
 @dataclass(frozen=True)
@@ -115,18 +117,23 @@ def _chains(node: Node, users: Users) -> list[_Chain]:
     return [_Chain(expand, depthwise, node), *found] if users.single(expand.outputs[0]) else found
 
 
-def _gains(chain: _Chain, cost_of: Callable[[Node], float | None]) -> bool:
+def _gains(chain: _Chain, cost_of: Cost) -> bool:
     """Tell whether a kernel serves the joined op for less than the best ones of its parts."""
     op, attrs = registry.get_op("bottleneck"), chain.attrs
     inputs, output = chain.inputs, chain.project.outputs[0]
     if not all(value.spec.dtype == output.spec.dtype for value in inputs):
         return False
     joined = Node(op, attrs, inputs, [Value(output.spec)])
+    return gains(joined, chain.nodes, cost_of)
+
+
+def gains(joined: Node, parts: Iterable[Node], cost_of: Cost) -> bool:
+    """Tell whether a native kernel serves a joined op for less than the best of its parts."""
     cost = cost_of(joined)
     if cost is None:
         return False
-    parts = [cost_of(node) for node in chain.nodes]
-    return None in parts or cost < sum(part for part in parts if part is not None)
+    costs = [cost_of(node) for node in parts]
+    return None in costs or cost < sum(part for part in costs if part is not None)
 
 
 def least(node: Node, device: str, options: Options) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from .. import registry
 from ..ops.attrs import MatmulSgdUpdate
 from .graph import Graph, Node, Rebuilder, Value
-from .joining import least
+from .joining import gains, least
 from .options import Options
 from .passes import dead
 from .passes.match import Users, produced_by, rewrite
@@ -57,10 +57,6 @@ def _joined(node: Node, users: Users) -> Node | None:
 
 def _gains(joined: Node, update: Node, device: str, options: Options) -> bool:
     """Tell whether a native kernel serves the joined op for less than the best of its parts."""
-    cost = least(joined, device, options)
-    if cost is None:
-        return False
     product = update.inputs[1].node
     assert product is not None
-    parts = [least(node, device, options) for node in (product, update)]
-    return None in parts or cost < sum(part for part in parts if part is not None)
+    return gains(joined, (product, update), lambda node: least(node, device, options))
