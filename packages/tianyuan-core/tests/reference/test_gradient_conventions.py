@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
-from tianyuan import registry
+import tianyuan
+import tianyuan.functional as F
+from tianyuan import registry, use_backend
+from tianyuan.autodiff import GradManager
 from tianyuan.op import NoAttrs
 from tianyuan.ops import attrs as a
 from tianyuan.testing.differentiate import Recorded, gradients, outputs_of
@@ -90,3 +95,30 @@ def test_repeated_indices_add_up():
     seed = np.array([[1.0, 2], [3, 4], [5, 6], [7, 8]])
     (dx,) = gradients([y], [seed], [x])
     assert dx.array.tolist() == [[3, 4], [0, 0], [13, 16]]
+
+
+@pytest.mark.parametrize("backend", [None, "numpy"])
+@pytest.mark.parametrize("name", ["relu", "hswish", "gelu", "silu", "elu", "selu", "mish"])
+def test_nan_is_not_lost_on_the_way_back(name, backend):
+    x = tianyuan.Tensor([np.nan, np.nan, 1.0, -1.0])
+    manager = GradManager().attach([x])
+    with use_backend(backend) if backend else nullcontext(), manager:
+        manager.backward(getattr(F, name)(x), tianyuan.Tensor([1.0, np.nan, np.nan, 1.0]))
+    found = x.grad.numpy()
+    assert np.isnan(found).tolist()[1:] == [True, True, False]
+    # Zero would say that nothing is wrong; PyTorch gives NaN or, for relu, what arrives.
+    assert np.isnan(found[0]) or (name == "relu" and found[0] == 1)
+
+
+@pytest.mark.parametrize("backend", [None, "numpy"])
+@pytest.mark.parametrize("name", ["gelu", "silu", "elu", "selu", "softplus", "expm1"])
+def test_an_infinite_gradient_stays_infinite_where_the_slope_is_small(name, backend):
+    # The slope's sign: below zero gelu and silu fall.
+    seed = np.array([np.inf, -np.inf] * 20, np.float32)
+    values = np.repeat(np.array([-80, -30, -14, -9, -7, -6, -5, 5, 9, 30], np.float32), 4)
+    x = tianyuan.Tensor(values)
+    manager = GradManager().attach([x])
+    with use_backend(backend) if backend else nullcontext(), manager:
+        manager.backward(getattr(F, name)(x), tianyuan.Tensor(seed))
+    sign = np.where(values < 0, -1, 1) if name in ("gelu", "silu") else 1
+    assert x.grad.numpy().tolist() == (seed * sign).tolist()

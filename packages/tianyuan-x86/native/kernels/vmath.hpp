@@ -228,7 +228,8 @@ TY_INLINE vf vgelu(vf x) {
   return vfma(half, vcopysign(y, x), half);
 }
 
-// Its derivative Phi(x) + x phi(x), 2e-7 absolute, in the same way: 1/2 and an odd function.
+// Its derivative Phi(x) + x phi(x), 2e-7 absolute, in the same way: 1/2 and an odd function. Far
+// below zero it is what it is at -9: not zero, which would make NaN of an infinite gradient.
 TY_INLINE vf vgelu_slope(vf x) {
   alignas(64) static const float c[6][16] = {
       {0.0f, 0.291358411f, 0.506332517f, 0.611754775f, 0.626206338f, 0.594186485f, 0.554428101f,
@@ -255,7 +256,8 @@ TY_INLINE vf vgelu_slope(vf x) {
        -3.80520397e-08f},
   };
   vf a = vmin_fast(vset1(5.94f), vabs(x)), y = vpieces(a, 2.60869575f, c);
-  return vadd(vset1(0.5f), vcopysign(vselect(vgt(a, vset1(5.9f)), vset1(0.5f), y), x));
+  y = vadd(vset1(0.5f), vcopysign(vselect(vgt(a, vset1(5.9f)), vset1(0.5f), y), x));
+  return vselect(vlt(x, vset1(-5.9f)), vset1(-9.25e-18f), y);
 }
 #else
 TY_INLINE vf vgelu(vf x) {
@@ -263,9 +265,10 @@ TY_INLINE vf vgelu(vf x) {
   return vfma(half, verf(vmul(x, vset1(0.707106781f))), half);
 }
 
-// Its derivative Phi(x) + x phi(x), 2e-7 absolute.
+// Its derivative Phi(x) + x phi(x), 2e-7 absolute. Beyond -9 it is what it is there: not zero, which
+// would make NaN of an infinite gradient.
 TY_INLINE vf vgelu_slope(vf x) {
-  const vf near = vclip(x, -20.0f, 20.0f);
+  const vf near = vclip(x, -9.0f, 9.0f);
   const vf below = vfma(vset1(0.5f), verf(vmul(near, vset1(0.707106781f))), vset1(0.5f));
   const vf density = vmul(vset1(0.398942280f), vexp(vmul(vset1(-0.5f), vmul(near, near))));
   return vfma(near, density, below);

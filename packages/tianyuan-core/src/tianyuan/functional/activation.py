@@ -184,9 +184,10 @@ def elu(inp: Tensor, alpha: float = 1.0) -> Tensor:
     [1.0, 0.0]
     """
     x = floating(tensor("elu", inp))
+    above = elemwise.greater(x, 0)
     # The exponential of what is positive would overflow, and its gradient with it.
-    below = elemwise.mul(elemwise.expm1(elemwise.minimum(x, 0.0)), float(alpha))
-    return run("where", elemwise.greater(x, 0), x, below)
+    rest = run("where", above, x.full((), 0.0), x)
+    return run("where", above, x, elemwise.mul(elemwise.expm1(rest), float(alpha)))
 
 
 def selu(inp: Tensor) -> Tensor:

@@ -101,7 +101,9 @@ def _normal_density(x: Any) -> Any:
 
 def _gelu_backward(g: Any, x: Any) -> Any:
     erfc = np.vectorize(math.erfc, otypes=[np.float64])
-    near = np.clip(x, -40.0, 40.0)  # beyond, the slope is 0 or 1, at infinities too
+    # Beyond, the slope is 1 or next to nothing, at infinities too. It is never zero: an infinite
+    # gradient stays infinite.
+    near = np.clip(x, -37.0, 37.0)
     density = np.exp(near * near * -0.5) / math.sqrt(2 * math.pi)
     return g * (0.5 * erfc(-near * math.sqrt(0.5)) + near * density)
 

@@ -33,6 +33,11 @@ def _gate(condition: Any, g: Any) -> Any:
     return two.WHERE(condition, g, g.full((), 0.0))
 
 
+def _bar(condition: Any, g: Any) -> Any:
+    """Return zero where the condition holds, else the gradient; so also where x is NaN."""
+    return two.WHERE(condition, g.full((), 0.0), g)
+
+
 def _no_slope(g: Any, x: Any, y: Any) -> Any:
     """Say that a step function's gradient is zero everywhere."""
     return None
@@ -48,7 +53,7 @@ def _hsigmoid(x: Any) -> Any:
 
 def _hswish_slope(g: Any, x: Any, y: Any) -> Any:
     inside = g * (x * (1 / 3) + 0.5)
-    return two.WHERE(x >= 3.0, g, _gate(two.LOGICAL_AND(x > -3.0, x < 3.0), inside))
+    return _bar(x <= -3.0, two.WHERE(x >= 3.0, g, inside))
 
 
 def _silu_slope(g: Any, x: Any, y: Any) -> Any:
@@ -115,7 +120,7 @@ SQRT: Op = unary("sqrt", np.sqrt, lambda g, x, y: g * 0.5 / y)
 RSQRT: Op = unary("rsqrt", lambda x: 1 / np.sqrt(x), lambda g, x, y: g * (y * y * y * -0.5))
 RECIPROCAL: Op = unary("reciprocal", lambda x: 1 / x, lambda g, x, y: -(g * SQUARE(y)))
 EXP: Op = unary("exp", np.exp, lambda g, x, y: g * y)
-EXPM1: Op = unary("expm1", np.expm1, lambda g, x, y: g * (y + 1.0))
+EXPM1: Op = unary("expm1", np.expm1, lambda g, x, y: g * EXP(x))
 LOG: Op = unary("log", np.log, lambda g, x, y: g / x)
 LOG1P: Op = unary("log1p", np.log1p, lambda g, x, y: g / (x + 1.0))
 SIN: Op = unary("sin", np.sin, lambda g, x, y: g * COS(x))
@@ -131,7 +136,7 @@ ASINH: Op = unary("asinh", np.arcsinh, lambda g, x, y: g * RSQRT(SQUARE(x) + 1.0
 ACOSH: Op = unary("acosh", np.arccosh, lambda g, x, y: g * RSQRT(SQUARE(x) - 1.0))
 ATANH: Op = unary("atanh", np.arctanh, lambda g, x, y: g / (1.0 - SQUARE(x)))
 ERF: Op = unary("erf", _erf, lambda g, x, y: g * (EXP(-SQUARE(x)) * (2 / math.sqrt(math.pi))))
-RELU: Op = unary("relu", lambda x: np.maximum(x, 0), lambda g, x, y: _gate(y > 0, g), NUMBER)
+RELU: Op = unary("relu", lambda x: np.maximum(x, 0), lambda g, x, y: _bar(y <= 0, g), NUMBER)
 RELU6: Op = unary(
     "relu6",
     lambda x: np.minimum(np.maximum(x, 0), 6).astype(x.dtype),

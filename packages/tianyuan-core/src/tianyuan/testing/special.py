@@ -24,8 +24,10 @@ def _hsigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def _gelu_backward(g: np.ndarray, x: np.ndarray) -> np.ndarray:
-    tail = np.where(np.isinf(x), 0.0, x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi))
-    return np.asarray(g * ((1 + _erf64(x / math.sqrt(2))) / 2 + tail))
+    # Below zero the slope never is zero, so that an infinite gradient stays one.
+    near = np.clip(x, -37, 37)
+    tail = near * np.exp(-near * near / 2) / math.sqrt(2 * math.pi)
+    return np.asarray(g * ((1 + _erf64(near / math.sqrt(2))) / 2 + tail))
 
 
 # In float64; the same names as the ops.
