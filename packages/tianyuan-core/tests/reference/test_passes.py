@@ -10,6 +10,7 @@ import tianyuan.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tianyuan import Tensor, jit, ops, registry
+from tianyuan.errors import GraphError
 from tianyuan.graph import passes, spec
 from tianyuan.graph.graph import Graph, Node
 from tianyuan.graph.options import Options
@@ -769,3 +770,42 @@ def test_given_graph_stays_whole():
     assert graph.nodes == nodes
     assert str(graph) == text
     assert all(value.node is node for node in nodes for value in node.outputs)
+
+
+# checks
+
+
+def lie_about_shapes(graph, options):
+    after = graph.rebuild(lambda to, node: None)
+    after.nodes[-1].outputs[0].spec = TensorSpec((5,), F32)
+    return after
+
+
+def trust_shapes(graph, options):
+    """Fail, as a pass may, on what another has left."""
+    assert graph.outputs[0].spec.shape == (4,)
+    return graph
+
+
+@pytest.mark.parametrize("followers", [(), (trust_shapes,)], ids=["alone", "followed"])
+def test_the_pass_that_breaks_a_graph_is_named(monkeypatch, followers):
+    own = [passes.Pass("fuse", run.__name__, run) for run in (trust_shapes, lie_about_shapes)] + [
+        passes.Pass("fuse", "innocent", run) for run in followers
+    ]
+    monkeypatch.setattr(passes, "plugin_passes", lambda device: own)
+    b = Build()
+    graph = b.returns(b.exp(b.input(4)))
+    with pytest.raises(GraphError, match="pass lie_about_shapes: .*recorded float32.5,"):
+        passes.run_stage("fuse", graph, Options())
+    assert [node.op.name for node in graph.nodes] == ["exp"]
+
+
+def test_a_pass_that_fails_on_a_valid_graph_raises_its_own_error(monkeypatch):
+    def fails(graph, options):
+        raise KeyError("what it looked for")
+
+    own = [passes.Pass("fuse", "fails", fails)]
+    monkeypatch.setattr(passes, "plugin_passes", lambda device: own)
+    b = Build()
+    with pytest.raises(KeyError, match="what it looked for"):
+        passes.run_stage("fuse", b.returns(b.exp(b.input(4))), Options())

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .build import build
-from .export_model import OPSET, export
 from .model import load_model
 from .module import OnnxModule
 from .reader import opened
 from .table import supported
+
+if TYPE_CHECKING:
+    from .export_model import OPSET, export
 
 LIMIT = 4 << 30  # most bytes of one value, unless asked for otherwise
 
@@ -28,12 +30,20 @@ def load(source: Any, *, max_bytes: int = LIMIT) -> OnnxModule:
             are not known are named at once, with their nodes.
 
     >>> import tianyuan as ty
-    >>> export(lambda x: x * 2, "double.onnx", ty.Tensor([1.0]))
+    >>> ty.onnx.export(lambda x: x * 2, "double.onnx", ty.Tensor([1.0]))
     >>> load("double.onnx")(ty.Tensor([3.0])).item()
     6.0
     """
     with opened(source) as (model, tensors):
         return OnnxModule(build(model, tensors), max_bytes)
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("OPSET", "export"):  # a model is read more often than it is written
+        from . import export_model
+
+        return getattr(export_model, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 __all__ = ["LIMIT", "OPSET", "OnnxModule", "export", "load", "load_model", "supported"]

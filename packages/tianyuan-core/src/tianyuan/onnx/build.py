@@ -12,11 +12,13 @@ from ..errors import ModelFormatError
 from . import operators
 from .known import Known
 from .merging import merge
+from .messages import require
 from .node import Body, Node
-from .reader import TensorReader, dtype_of, require
+from .reader import TensorReader, dtype_of
 from .table import VALUES, find
 
-_OLDEST = 1
+# Operator sets that the table serves without asking the installed package for the newest it knows.
+_OLDEST, _KNOWN = 1, 28
 _MOST_NODES = 1_000_000
 _FOREIGN = ("", "ai.onnx")
 
@@ -105,7 +107,6 @@ def _expect_names(*names: Any) -> None:
 
 
 def _versions(model: Any) -> dict[str, int]:
-    newest = require().defs.onnx_opset_version()
     versions: dict[str, int] = {}
     for entry in model.opset_import:
         domain = "" if entry.domain in _FOREIGN else entry.domain
@@ -114,7 +115,8 @@ def _versions(model: Any) -> dict[str, int]:
                 f"onnx: domain {domain or 'ai.onnx'!r} is imported twice, got versions "
                 f"{versions[domain]} and {entry.version}, expected one"
             )
-    version = versions.get("", newest)
+    version = versions.get("", _KNOWN)
+    newest = _KNOWN if version <= _KNOWN else max(_KNOWN, require().defs.onnx_opset_version())
     if not _OLDEST <= version <= newest:
         raise ModelFormatError(
             f"onnx: operator set is not supported, got version {version}, "

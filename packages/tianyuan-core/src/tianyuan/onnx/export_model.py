@@ -23,9 +23,10 @@ from ..jit.trace import trace
 from ..jit.tracer import Tracer
 from ..module.module import Module
 from . import exporters
+from .messages import require
 from .model import symbolic_graph, trace_graph
 from .module import OnnxModule
-from .reader import code_of, require
+from .reader import code_of
 from .tidy import merge_biases
 from .writer import EXPORTERS, DecompositionNeededError, UnsupportedError, Writer
 

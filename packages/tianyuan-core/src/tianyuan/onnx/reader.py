@@ -13,11 +13,10 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from .. import shapes
-from ..errors import MissingPackageError, ModelFormatError
+from ..errors import ModelFormatError
 from ..imperative.dispatch import empty
+from .messages import messages
 from .wire import Span, without_weights
-
-_INSTALL = "onnx: the package onnx is not installed, expected `pip install onnx`"
 
 # TensorProto.DataType -> numpy dtype, by name in ml_dtypes where numpy has none.
 _DTYPES: dict[int, str] = {
@@ -29,19 +28,6 @@ _DTYPES: dict[int, str] = {
 }  # fmt: skip
 _BITS = {"uint4": 4, "int4": 4, "float4_e2m1fn": 4, "uint2": 2, "int2": 2}
 _STRING = 8
-
-
-def require() -> Any:
-    """Return the package ``onnx``.
-
-    Raises:
-        MissingPackageError: where it is not installed; the message says how to get it.
-    """
-    try:
-        import onnx
-    except ImportError as error:
-        raise MissingPackageError(_INSTALL) from error
-    return onnx
 
 
 def dtype_of(code: int) -> np.dtype:
@@ -91,8 +77,7 @@ def opened(source: Any) -> Iterator[tuple[Any, TensorReader]]:
         FileNotFoundError: where there is no such file.
         ModelFormatError: where it is no ONNX model.
     """
-    onnx = require()
-    if isinstance(source, onnx.ModelProto):
+    if isinstance(source, messages().ModelProto):
         yield source, TensorReader(None)
     elif isinstance(source, (bytes, bytearray, memoryview)):
         with io.BytesIO(bytes(source)) as file:
@@ -106,7 +91,7 @@ def opened(source: Any) -> Iterator[tuple[Any, TensorReader]]:
 
 
 def _parsed(data: bytes, name: str) -> Any:
-    model = require().ModelProto()
+    model = messages().ModelProto()
     try:
         model.ParseFromString(data)
     except Exception as error:  # the class of protobuf's DecodeError depends on its version

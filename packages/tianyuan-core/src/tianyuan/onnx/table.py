@@ -88,10 +88,10 @@ def symbolic(*names: str) -> Callable[[_Function], _Function]:
 
 
 def _arity(function: Callable[..., Any], skipped: int) -> tuple[int, int | None]:
-    parameters = list(inspect.signature(function).parameters.values())[skipped:]
-    least = sum(p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
-    endless = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    return least, None if endless else len(parameters)
+    code, defaults = function.__code__, function.__defaults__ or ()
+    most = code.co_argcount - skipped
+    endless = bool(code.co_flags & inspect.CO_VARARGS)
+    return most - len(defaults), None if endless else most
 
 
 def find(domain: str, name: str, version: int) -> Operator | None:

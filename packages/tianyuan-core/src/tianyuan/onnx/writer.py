@@ -10,7 +10,8 @@ import numpy as np
 from .. import shapes
 from ..errors import TianyuanError
 from ..graph.graph import Node
-from .reader import code_of, require
+from .messages import require
+from .reader import code_of
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

@@ -34,7 +34,7 @@ def ratios(numerators: np.ndarray, denominator: float) -> Floats | None:
     """
     with np.errstate(over="ignore", under="ignore"):
         found: list[float] = (numerators / denominator).astype(np.float32).tolist()
-    return tuple(found) if _are_factors(tuple(found)) else None
+    return tuple(found) if are_factors(tuple(found)) else None
 
 
 def multiplier(numerator: float, denominator: float = 1.0) -> float:
@@ -77,7 +77,7 @@ def check_factor(op: str, what: str, value: float) -> None:
 def check_factors(op: str, what: str, values: Floats, counts: Sequence[int]) -> None:
     """Raise AttrError unless there are as many factors as one of ``counts``, each valid."""
     check_length(op, what, values, counts)
-    if len(values) > _FEW and _are_factors(values):
+    if len(values) > _FEW and are_factors(values):
         return
     for value in values:
         check_factor(op, what, value)
@@ -87,14 +87,15 @@ def check_factors(op: str, what: str, values: Floats, counts: Sequence[int]) -> 
 _FEW = 4
 
 
-def _are_factors(values: Floats) -> bool:
-    """Tell whether all of many floats are positive normal float32 numbers."""
+def are_factors(values: Floats) -> bool:
+    """Tell whether there are floats, and all are positive normal float32 numbers."""
     if set(map(type, values)) != {float}:
         return False
     array = np.array(values)
-    with np.errstate(over="ignore", under="ignore"):
-        same = array.astype(np.float32) == array
-    return bool((same & (array >= _SMALLEST) & (array <= _LARGEST)).all())
+    # Checked first: within the range, rounding neither overflows nor underflows.
+    if not (array.min() >= _SMALLEST and array.max() <= _LARGEST):
+        return False
+    return bool((array.astype(np.float32) == array).all())
 
 
 def check_length(op: str, what: str, values: Sequence[Any], counts: Sequence[int]) -> None:

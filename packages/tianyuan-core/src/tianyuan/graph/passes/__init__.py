@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
@@ -112,24 +112,42 @@ def verify(graph: Graph, stage: str, before: Graph | None = None) -> None:
 def run_stage(stage: str, graph: Graph, options: Options, device: str = "cpu") -> Graph:
     """Run all passes of a stage; graphs between the given one and the result are let go.
 
+    The result is checked. Where it breaks a rule, or a pass fails, the stage runs once more with a
+    check after each pass, so that the one to blame is named.
+
     Raises:
         GraphError: where a pass leaves a graph that breaks a validity rule.
     """
     if stage not in STAGES:
         raise ValueError(f"passes: unknown stage, got {stage!r}, expected one of {STAGES}")
+    items = [item for item in (*own_passes(), *plugin_passes(device)) if item.stage == stage]
+    try:
+        after = _run(items, graph, options)
+        if after is not graph:
+            verify(after, stage, graph)
+    except Exception:
+        if checking():
+            _run(items, graph, options, every=True)
+        raise
+    return after
+
+
+def _run(items: Sequence[Pass], graph: Graph, options: Options, every: bool = False) -> Graph:
+    """Run passes one after the other; with ``every``, check what each leaves."""
     given = graph
-    for item in (*own_passes(), *plugin_passes(device)):
-        if item.stage != stage or options.level < item.level:
+    for item in items:
+        if options.level < item.level:
             continue
         if item.needs and not any(node.op.name in item.needs for node in graph.nodes):
             continue
         after = item.run(graph, options)
         if after is graph:
             continue
-        try:
-            verify(after, stage, graph)
-        except GraphError as error:
-            raise GraphError(f"pass {item.name}: {error}") from error
+        if every:
+            try:
+                verify(after, item.stage, graph)
+            except GraphError as error:
+                raise GraphError(f"pass {item.name}: {error}") from error
         if graph is not given:
             graph.dissolve()
         graph = after
@@ -139,7 +157,7 @@ def run_stage(stage: str, graph: Graph, options: Options, device: str = "cpu") -
 def optimise(graph: Graph, options: Options | None = None, device: str = "cpu") -> Graph:
     """Run the stages ``canonical`` and ``fuse`` on a graph that may have symbols."""
     options = options or Options()
-    verify(graph, "canonical")
+    verify(graph, "canonical", graph)  # its nodes were inferred when they were added
     canonical = run_stage("canonical", graph, options, device)
     fused = run_stage("fuse", canonical, options, device)
     if canonical is not graph and canonical is not fused:

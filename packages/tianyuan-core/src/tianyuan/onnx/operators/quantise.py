@@ -81,9 +81,9 @@ def stored_form(
         return None
     if scale.dtype.name != "float32" or len(scale.shape) > 1 or block:
         return None
-    scales = tuple(float(s) for s in scale.array.reshape(-1))
-    zeros = (0,) * len(scales) if zero is None else tuple(map(int, zero.array.reshape(-1)))
-    if not all(map(rules.is_factor, scales)) or len(zeros) != len(scales):
+    scales: tuple[float, ...] = tuple(scale.array.reshape(-1).tolist())
+    zeros = (0,) * len(scales) if zero is None else tuple(map(int, zero.array.reshape(-1).tolist()))
+    if (scales and not rules.are_factors(scales)) or len(zeros) != len(scales):
         return None
     if len(scales) == 1:
         return scales, zeros, -1
