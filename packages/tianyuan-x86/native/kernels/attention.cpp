@@ -21,7 +21,6 @@ struct Scratch {
   float *keys, *values, *scores, *sums, *best, *total, *queries;
 };
 
-int64_t tiles_of(int64_t rows) { return (rows + TILE_ROWS - 1) / TILE_ROWS; }
 
 int64_t floats_of(const Attention &a) {
   const int64_t rows = lesser(a.rows, ROWS), keys = lesser(round_up(a.keys, TILE_LANES), KEYS);
@@ -242,7 +241,7 @@ void accumulate(const Attention &a, const Tile &tile, const Block &block, int64_
   t.a_step = 1;
   t.b_next = VF;
   t.segments = segments;
-  t.n_segments = (count + TILE_LANES - 1) / TILE_LANES;
+  t.n_segments = ceil_div(count, TILE_LANES);
   t.accumulate = !block.start;
   for (int64_t j = 0; j < a.width; j += TILE_LANES) {
     const bool direct = j < whole;
@@ -348,8 +347,8 @@ int run(const ty_ctx *ctx, const Attention &a, void *workspace) {
     return 0;
   }
   // Few items are cut further, so that every thread gets some rows.
-  int64_t parts = (a.rows + ROWS - 1) / ROWS;
-  const int64_t wanted = (ctx->threads + a.batch - 1) / a.batch;
+  int64_t parts = ceil_div(a.rows, ROWS);
+  const int64_t wanted = ceil_div(ctx->threads, a.batch);
   if (parts < wanted) parts = lesser(wanted, tiles_of(a.rows));
   const double work = 2.0 * static_cast<double>(a.rows / parts + 1) * static_cast<double>(a.keys) *
                       static_cast<double>(a.depth + a.width + 1);

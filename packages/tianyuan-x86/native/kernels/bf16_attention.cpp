@@ -227,7 +227,7 @@ void run_item(const Attention &a, const Part<E> &part, char *memory) {
   const Queries queries = queries_of(a, part, s.queries);
   pack_keys(a, part.key, s.keys);
   pack_values(a, part.value, s.values);
-  const int64_t tiles = (part.rows + TILE_ROWS - 1) / TILE_ROWS;
+  const int64_t tiles = tiles_of(part.rows);
   for (int64_t t = 0; t < tiles; ++t) {
     const int64_t first = t * part.rows / tiles;
     const int height = static_cast<int>((t + 1) * part.rows / tiles - first);
@@ -258,7 +258,7 @@ int run(const ty_ctx *ctx, const Attention &a, const Part<E> &whole, void *works
   if (a.batch * a.rows * a.width == 0) return 0;
   // Few items are cut further, so that every thread gets some rows.
   const int64_t parts =
-      a.batch < ctx->threads ? lesser((ctx->threads + a.batch - 1) / a.batch, a.rows) : 1;
+      a.batch < ctx->threads ? lesser(ceil_div(ctx->threads, a.batch), a.rows) : 1;
   const int64_t per_slot = bytes_of(a);
   ty_parallel(ctx, a.batch * parts, 1, [&](int64_t begin, int64_t end, int32_t slot) {
     for (int64_t at = begin; at < end; ++at) {

@@ -166,8 +166,8 @@ Parts parts_of(const Gemm &g, int64_t wanted) {
   const double work =
       2.0 * static_cast<double>(g.m) * static_cast<double>(g.n) * static_cast<double>(g.k);
   if (wanted <= 1 || work < 4e5) return parts;
-  const int64_t row_tiles = (g.m + TILE_ROWS - 1) / TILE_ROWS;
-  const int64_t col_tiles = (g.n + TILE_LANES - 1) / TILE_LANES;
+  const int64_t row_tiles = tiles_of(g.m);
+  const int64_t col_tiles = ceil_div(g.n, TILE_LANES);
   int64_t rows = 1, cols = 1;
   while (rows * cols < wanted) {
     const bool more_rows = g.m / rows >= g.n / cols;
@@ -180,10 +180,10 @@ Parts parts_of(const Gemm &g, int64_t wanted) {
     else
       break;
   }
-  parts.row_step = (row_tiles + rows - 1) / rows * TILE_ROWS;
-  parts.col_step = (col_tiles + cols - 1) / cols * TILE_LANES;
-  parts.rows = (g.m + parts.row_step - 1) / parts.row_step;
-  parts.cols = (g.n + parts.col_step - 1) / parts.col_step;
+  parts.row_step = ceil_div(row_tiles, rows) * TILE_ROWS;
+  parts.col_step = ceil_div(col_tiles, cols) * TILE_LANES;
+  parts.rows = ceil_div(g.m, parts.row_step);
+  parts.cols = ceil_div(g.n, parts.col_step);
   return parts;
 }
 
@@ -204,8 +204,8 @@ int run_product(const ty_ctx *ctx, const Product &p, void *workspace) {
       const Gemm item = item_of(p, at / per_item);
       const int64_t i = at % per_item / parts.cols * parts.row_step;
       const int64_t j = at % parts.cols * parts.col_step;
-      const int64_t i1 = i + parts.row_step < g.m ? i + parts.row_step : g.m;
-      const int64_t j1 = j + parts.col_step < g.n ? j + parts.col_step : g.n;
+      const int64_t i1 = lesser(i + parts.row_step, g.m);
+      const int64_t j1 = lesser(j + parts.col_step, g.n);
       Descent update;
       const Gemm part = part_of(item, i, i1, j, j1, &update);
       if (thin)

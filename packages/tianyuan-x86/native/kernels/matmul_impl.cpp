@@ -25,9 +25,6 @@ void pack_a_rows(float *to, const float *a, int64_t a_row, int64_t height, int64
   }
 }
 
-// Rows are cut into as few tiles as hold them, which are alike within a row.
-TY_INLINE int64_t tiles_of(int64_t rows) { return (rows + TILE_ROWS - 1) / TILE_ROWS; }
-
 // Panels of a tile's rows, k-major.
 void pack_a(float *to, const float *a, int64_t a_row, int64_t a_step, int64_t rows, int64_t depth) {
   const int64_t tiles = tiles_of(rows);
@@ -136,7 +133,7 @@ TY_INLINE const float *panel_of(const Gemm &g, const Block &block, int64_t j) {
 
 // Lets the tile whose turn it is fetch a line of each k of what is packed next.
 TY_INLINE bool fetch_block(const Gemm &g, const Block &block, int64_t turn, TileArgs *t) {
-  const int64_t lines_a = block.next_a ? (block.next_rows + LINE - 1) / LINE : 0;
+  const int64_t lines_a = block.next_a ? ceil_div(block.next_rows, LINE) : 0;
   const int64_t lines_b = block.next_b ? block.cols / LINE : 0;
   if (turn < lines_a) {
     t->line = block.next_a + turn * LINE;
@@ -161,7 +158,7 @@ TY_INLINE bool fetch_ahead(const Gemm &g, const Block &block, int64_t j, int64_t
                         : block.last ? nullptr
                                      : panel_of(g, block, 0) + block.depth * TILE_LANES;
     if (!next) return false;
-    t->line_step = (TILE_LANES + tiles - 1) / tiles;
+    t->line_step = ceil_div(TILE_LANES, tiles);
     t->line = next + at * t->line_step * block.depth;
     return at * t->line_step < TILE_LANES;
   }
@@ -378,8 +375,8 @@ void set_next(Block *block, const Gemm &g) {
 }
 
 void gemm(const Gemm &g, float *workspace) {
-  const int64_t blocks = g.k > BLOCK_K ? (g.k + BLOCK_K - 1) / BLOCK_K : 1;
-  const int64_t depth = (g.k + blocks - 1) / blocks;
+  const int64_t blocks = g.k > BLOCK_K ? ceil_div(g.k, BLOCK_K) : 1;
+  const int64_t depth = ceil_div(g.k, blocks);
   float *const packed_b = workspace;
   float *const packed_a =
       workspace + round_up(lesser(round_up(g.n, TILE_LANES), BLOCK_N) * depth, 16);

@@ -1,12 +1,9 @@
 // matmul and matmul_fused in float32 by one level of Strassen's method: rows or columns are cut
 // into pieces for the threads.
 #include "strassen.hpp"
-#include "kernel.hpp"
 
 namespace TY_ISA {
 namespace {
-
-TY_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // Into how many parts the rows of a quarter are cut for so many threads: as long as each has two
 // tiles. A thread then finds rows that it wrote in its own cache, and adds up no rows of others.
@@ -26,11 +23,11 @@ int run(const ty_ctx *ctx, Strassen s, const ty_tensor &a, const ty_tensor &out,
   for (int axis = 0; axis < out.ndim - 2; ++axis) batch *= out.shape[axis];
   if (batch * s.m * s.n == 0) return 0;
   const int64_t pairs = s.n / (2 * TILE_LANES);
-  const int64_t chunks = (s.m + STRASSEN_ROWS - 1) / STRASSEN_ROWS, items = batch * chunks;
-  const int64_t wanted = (ctx->threads + items - 1) / items;
+  const int64_t chunks = ceil_div(s.m, STRASSEN_ROWS), items = batch * chunks;
+  const int64_t wanted = ceil_div(ctx->threads, items);
   // Panels of a plain b are packed by whoever multiplies them.
   const int64_t row_parts = s.plain ? 1 : row_parts_of(s.m / chunks / 2, wanted);
-  const int64_t column_parts = least(wanted / row_parts, pairs), parts = row_parts * column_parts;
+  const int64_t column_parts = lesser(wanted / row_parts, pairs), parts = row_parts * column_parts;
   const int64_t per_slot = strassen_workspace(s.m, s.k, s.plain != nullptr);
   ty_parallel(ctx, items * parts, 1, [&](int64_t begin, int64_t end, int32_t slot) {
     float *const scratch = static_cast<float *>(workspace) + slot * per_slot;

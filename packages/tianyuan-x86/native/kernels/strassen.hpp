@@ -19,6 +19,7 @@
 #pragma once
 
 #include "epilogue.hpp"
+#include "kernel.hpp"
 #include "tile.hpp"
 
 namespace TY_ISA {

@@ -5,10 +5,6 @@
 namespace TY_ISA {
 namespace {
 
-TY_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-TY_INLINE int64_t tiles_of(int64_t rows) { return (rows + TILE_ROWS - 1) / TILE_ROWS; }
-TY_INLINE int64_t round_up(int64_t a, int64_t to) { return (a + to - 1) / to * to; }
-
 // Floats between sums: at multiples of 4 KiB from each other, stores would hold up loads and lines
 // evict one another.
 enum { STAGGER = 80 };
@@ -271,7 +267,7 @@ void run_step(const Work &work, const Step &step) {
   t.lower = bounds.lower;
   t.upper = bounds.upper;
   // All tiles of the seven products share the floats of the next two panels evenly.
-  const int64_t share = (4 * TILE_LANES + PRODUCTS * tiles - 1) / (PRODUCTS * tiles);
+  const int64_t share = ceil_div(4 * TILE_LANES, PRODUCTS * tiles);
   const int64_t second = work.s.n / 2 * work.s.k - 2 * TILE_LANES * work.depth;
   for (int64_t at = 0; at < tiles; ++at) {
     const int64_t i = work.half * at / tiles, rows = work.half * (at + 1) / tiles - i;
@@ -349,7 +345,7 @@ bool pack_columns(const Work &work, const float *from, float *left, float *right
     const float *const column = from + ((v < 2 ? 0 : s.n / 2) + v % 2 * VF) * s.b_column;
     float *const to = (v < 2 ? left : right) + v % 2 * VF;
     for (int64_t k = 0; k < depth; k += VF) {
-      const int64_t some = least(VF, depth - k);
+      const int64_t some = lesser(VF, depth - k);
       vf block[VF];
       vload_columns(block, column + k, s.b_column, VF, some);
       for (int64_t i = 0; i < some; ++i) {
@@ -417,15 +413,15 @@ void multiply_pair(const Work &work, int64_t pair, bool fetches) {
 }  // namespace
 
 int64_t strassen_workspace(int64_t m, int64_t k, bool plain) {
-  const int64_t half = least(m, STRASSEN_ROWS) / 2, depth = least(k, STRASSEN_TERMS) / 2;
+  const int64_t half = lesser(m, STRASSEN_ROWS) / 2, depth = lesser(k, STRASSEN_TERMS) / 2;
   const int64_t own = plain ? 4 * depth * TILE_LANES + 2 * half : 0;
   const int64_t sums = half * (7 * depth + 2 * TILE_LANES) + (TILE_ROWS + 4 * depth) * TILE_LANES;
   return round_up(sums + own, 16) + 13 * STAGGER;
 }
 
 void multiply_strassen(const Strassen &s, const StrassenPiece &piece, float *workspace) {
-  const int64_t blocks = (s.k + STRASSEN_TERMS - 1) / STRASSEN_TERMS, half = piece.rows;
-  const int64_t most = least(s.k, STRASSEN_TERMS) / 2;  // terms of a quarter
+  const int64_t blocks = ceil_div(s.k, STRASSEN_TERMS), half = piece.rows;
+  const int64_t most = lesser(s.k, STRASSEN_TERMS) / 2;  // terms of a quarter
   const bool bounds = as_clip(s.epilogue).activation == ACT_CLIP;
   Work work = {s,     piece.row, half,    piece.lower, 0,       0,       false,   false,  false,
                false, {},        nullptr, nullptr,     nullptr, nullptr, nullptr, nullptr};

@@ -13,6 +13,9 @@ enum { TILE_ROWS = 14, TILE_VECTORS = 2, TILE_LANES = 32 };
 enum { TILE_ROWS = 6, TILE_VECTORS = 2, TILE_LANES = 16 };
 #endif
 
+// Rows are cut into as few tiles as hold them, which are alike within a row.
+TY_INLINE int64_t tiles_of(int64_t rows) { return (rows + TILE_ROWS - 1) / TILE_ROWS; }
+
 // `count` steps of k: a starts at offset `a`, b at offset `b`, in floats.
 struct TileSegment {
   int64_t a, b, count;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,13 @@ def _call_of(op_name: str, arrays: Sequence[np.ndarray], attrs: Any, threads: in
     return Call(op, specs, op.infer(specs, attrs), attrs, threads)
 
 
-def _run(kernel: Kernel, call: Call, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Run a kernel in its layouts; assert that it stays in its workspace and zeroes padding."""
+def _run(
+    kernel: Kernel, call: Call, arrays: Sequence[np.ndarray], threads: int | None = None
+) -> list[np.ndarray]:
+    """Run a kernel in its layouts; assert that it stays in its workspace and zeroes padding.
+
+    ``threads`` may be fewer than are planned for, as in a pool that has become smaller.
+    """
     forms = kernel.layouts
     inputs = [_packed(forms.of_input(i), array) for i, array in enumerate(arrays)]
     outputs = [
@@ -35,7 +41,7 @@ def _run(kernel: Kernel, call: Call, arrays: Sequence[np.ndarray]) -> list[np.nd
     scratch = empty((size + _GUARD,), np.dtype(np.uint8))
     scratch[:] = 0xFF  # NaN as float32, so that a read of what was never written shows
     scratch[size:] = _MARK
-    bind_kernel(kernel, call)(
+    bind_kernel(kernel, replace(call, threads=threads or call.threads))(
         [logical(a, s.shape) for a, s in zip(inputs, call.inputs, strict=True)],
         [logical(a, s.shape) for a, s in zip(outputs, call.outputs, strict=True)],
         scratch,

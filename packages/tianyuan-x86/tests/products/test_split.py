@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tianyuan import native, registry
-from tianyuan.kernel import Kernel
+from tianyuan.kernel import Call, Kernel
 from tianyuan.ops.bottleneck import Bottleneck
 from tianyuan.ops.conv import Conv2d
 from tianyuan.ops.quantized_product import Conv2dQuantized
@@ -45,6 +45,13 @@ def five_threads() -> Iterator[None]:
     native.set_num_threads(before)
 
 
+def assert_fewer_serve(run: Any, each: Kernel, call: Call, arrays: Any, want: np.ndarray) -> None:
+    """Run what is planned for several threads with fewer, as in a pool that became smaller."""
+    for threads in range(1, call.threads):
+        (got,) = run(each, call, arrays, threads)
+        np.testing.assert_array_equal(got, want, f"{each.name}: {threads} of {call.threads}")
+
+
 @pytest.mark.parametrize("case", CONVOLUTIONS, ids=str)
 def test_convolution(case: Any, run: Any, call_of: Any) -> None:
     c, size, o, kernel, stride, groups = case
@@ -66,7 +73,17 @@ def test_convolution(case: Any, run: Any, call_of: Any) -> None:
         np.testing.assert_allclose(alone, want, rtol=rtol, atol=atol, err_msg=each.name)
         for threads, got in zip(THREADS[1:], others, strict=True):
             np.testing.assert_array_equal(got, alone, f"{each.name} on {threads} threads")
+        assert_fewer_serve(run, each, calls[-1], (x, w), alone)
     assert names & {"direct", "first", "depthwise", "grouped_4"}
+
+
+def of_bytes(stride: int, pad: int, groups: int, zero: int, multiplier: float) -> Conv2dQuantized:
+    return Conv2dQuantized(
+        stride=(stride, stride), padding=(pad,) * 4, dilation=(1, 1), groups=groups, has_bias=True,
+        has_residual=False, x_zero_point=zero, w_zero_points=(0,), multipliers=(multiplier,),
+        residual_zero_point=0, residual_multiplier=1.0, scale=1.0, zero_point=0, dtype="int8",
+        lower=-128, upper=127,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -79,12 +96,7 @@ def test_convolution_of_bytes(case: Any, run: Any, call_of: Any) -> None:
     x = rng.integers(0, 256, (1, c, *size)).astype(np.uint8)
     w = rng.integers(-128, 128, (o, c // groups, kernel, kernel)).astype(np.int8)
     bias = rng.integers(-(2**16), 2**16, o).astype(np.int32)
-    attrs = Conv2dQuantized(
-        stride=(stride, stride), padding=(pad,) * 4, dilation=(1, 1), groups=groups, has_bias=True,
-        has_residual=False, x_zero_point=0, w_zero_points=(0,), multipliers=(2.0**-12,),
-        residual_zero_point=0, residual_multiplier=1.0, scale=1.0, zero_point=0, dtype="int8",
-        lower=-128, upper=127,
-    )  # fmt: skip
+    attrs = of_bytes(stride, pad, groups, 0, 2.0**-12)
     double = [torch.from_numpy(array).double() for array in (x, w, bias)]
     sums = torch.nn.functional.conv2d(*double, stride, pad, 1, groups).numpy()
     want = np.clip(np.rint(sums * 2.0**-12), -128, 127).astype(np.int8)
@@ -97,7 +109,25 @@ def test_convolution_of_bytes(case: Any, run: Any, call_of: Any) -> None:
         for call in calls:
             (got,) = run(each, call, (x, w, bias))
             np.testing.assert_array_equal(got, want, f"{each.name} on {call.threads} threads")
+        assert_fewer_serve(run, each, calls[-1], (x, w, bias), want)
     assert count
+
+
+@pytest.mark.parametrize("planned", [3, 4, 5])
+def test_depthwise_bands_of_fewer_threads_are_larger(planned: int, run: Any, call_of: Any) -> None:
+    rng = np.random.default_rng(planned)
+    c, rows = 1024, planned
+    x = rng.integers(-128, 128, (1, c, rows, 48)).astype(np.int8)
+    w = rng.integers(-128, 128, (c, 1, 1, 1)).astype(np.int8)
+    bias = np.zeros(c, np.int32)
+    attrs = of_bytes(1, 0, c, 3, 2.0**-8)
+    products = (x.astype(np.float64) - 3) * w[:, 0].astype(np.float64)
+    want = np.clip(np.rint(products * 2.0**-8), -128, 127).astype(np.int8)
+    call = call_of("conv2d_quantized", (x, w, bias), attrs, planned)
+    served = [k for k in kernels_of("conv2d_quantized") if registry.refusal(k, call) is None]
+    assert any("depthwise" in each.name for each in served)
+    for each in served:
+        assert_fewer_serve(run, each, call, (x, w, bias), want)
 
 
 @pytest.mark.parametrize("size", [(7, 7), (14, 14), (15, 13), (28, 28)], ids=str)
@@ -130,4 +160,5 @@ def test_bottleneck(size: tuple[int, int], expands: bool, run: Any, call_of: Any
         np.testing.assert_allclose(alone, want, rtol=1e-4, atol=1e-3, err_msg=each.name)
         for threads, got in zip(THREADS[1:], others, strict=True):
             np.testing.assert_array_equal(got, alone, f"{each.name} on {threads} threads")
+        assert_fewer_serve(run, each, calls[-1], arrays, alone)
     assert count

@@ -126,9 +126,14 @@ def _band_bytes(call: Call) -> int:
     g, (_, left, _, right) = geo.geometry(call), call.attrs.padding
     row = (g.w + left + right) * q8.channels(g.c)
     reach, stride = (g.kh - 1) * g.dilation[0] + 1, g.stride[0]
-    fit = min((_BAND // row - reach) // stride + 1, -(-g.n * g.oh // call.threads))
-    rows = min(max(fit, reach), g.oh)
-    return call.threads * geo.round_up(((rows - 1) * stride + reach) * row + 64, 64)
+
+    def all_bands(threads: int) -> int:
+        fit = min((_BAND // row - reach) // stride + 1, -(-g.n * g.oh // threads))
+        rows = min(max(fit, reach), g.oh)
+        return threads * geo.round_up(((rows - 1) * stride + reach) * row + 64, 64)
+
+    # Fewer threads may run than are planned for, with larger bands.
+    return max(map(all_bands, range(1, call.threads + 1)))
 
 
 def _depthwise_workspace(call: Call) -> int:

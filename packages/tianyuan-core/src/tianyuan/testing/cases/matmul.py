@@ -13,6 +13,7 @@ from . import FLOATS, INTEGERS, Case, Invalid, Source, number, real, spec
 SIZES = (
     (1, 1, 1), (3, 5, 7), (6, 64, 16), (17, 33, 65), (13, 257, 31), (64, 48, 96), (1, 70, 33),
     (33, 70, 1), (2, 1, 40), (5, 1030, 3), (0, 4, 5), (4, 0, 5), (4, 5, 0), (129, 65, 130),
+    (28, 0, 128),
 )  # fmt: skip
 SOME = ((3, 5, 7), (17, 33, 65))
 ORIENTATIONS = ((False, False), (False, True), (True, False), (True, True))
@@ -65,7 +66,7 @@ def _fused() -> Iterator[Case]:
             for bias, residual in ((False, False), (True, False), (False, True), (True, True)):
                 attrs = MatmulFused(False, bias, bias, residual, activation, -0.5, 1.5)
                 yield _fused_case((7, 33, 35), attrs, dtype)
-    for size in (*SIZES[:8], (0, 4, 5), (4, 0, 5)):
+    for size in (*SIZES[:8], (0, 4, 5), (4, 0, 5), (28, 0, 128)):
         for transpose_a, transpose_b in ORIENTATIONS:
             attrs = MatmulFused(transpose_a, transpose_b, True, False, "relu")
             yield _fused_case(size, attrs, "float32")
