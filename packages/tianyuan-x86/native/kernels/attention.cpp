@@ -21,7 +21,6 @@ struct Scratch {
   float *keys, *values, *scores, *sums, *best, *total, *queries;
 };
 
-
 int64_t floats_of(const Attention &a) {
   const int64_t rows = lesser(a.rows, ROWS), keys = lesser(round_up(a.keys, TILE_LANES), KEYS);
   const int64_t tail = a.width % TILE_LANES ? static_cast<int64_t>(TILE_LANES) : 0;

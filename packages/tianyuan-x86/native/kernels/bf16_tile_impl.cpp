@@ -61,6 +61,32 @@ TY_INLINE void store_all(const PairTile *t, vf (&c)[ROWS][VECTORS], const Finish
       finish<KIND>(t, c[i][v], place<KIND>(t, i, PER_HALF) + v * t->y_next, v, function);
 }
 
+// Makes results of the sums of a tile.
+template <int KIND, int ROWS, int VECTORS, int PER_HALF>
+TY_INLINE void finish_sums(const PairTile *t, vf (&c)[ROWS][VECTORS]) {
+  if (t->epilogue.activation != ACT_CLIP) {
+    alignas(64) float sums[ROWS * VECTORS * VF];
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS; ++i)
+#pragma GCC unroll 2
+      for (int v = 0; v < VECTORS; ++v) vstore(sums + (i * VECTORS + v) * VF, c[i][v]);
+    finish_smooth<KIND>(t, sums, ROWS, PER_HALF, VECTORS);
+    return;
+  }
+  // Bounds that bound nothing would take 1 % of a product of 384 terms.
+  if (t->epilogue.upper == __builtin_inff()) {
+    if (t->epilogue.lower == -__builtin_inff())
+      store_all<KIND, ROWS, VECTORS, PER_HALF>(t, c, [](vf x) TY_ALWAYS { return x; });
+    else
+      store_all<KIND, ROWS, VECTORS, PER_HALF>(
+          t, c, [&](vf x) TY_ALWAYS { return vmax_fast(vset1(t->epilogue.lower), x); });
+    return;
+  }
+  store_all<KIND, ROWS, VECTORS, PER_HALF>(t, c, [&](vf x) TY_ALWAYS {
+    return vmin_fast(vset1(t->epilogue.upper), vmax_fast(vset1(t->epilogue.lower), x));
+  });
+}
+
 template <int KIND, int HALVES, int ROWS, int VECTORS>
 void run_tile(const PairTile *t) {
   constexpr bool BLOCKS = KIND == PAIR_BLOCKS || KIND == PAIR_LANES;
@@ -106,27 +132,7 @@ void run_tile(const PairTile *t) {
       b += b_step;
     }
   }
-  if (t->epilogue.activation != ACT_CLIP) {
-    alignas(64) float sums[ROWS * VECTORS * VF];
-#pragma GCC unroll 16
-    for (int i = 0; i < ROWS; ++i)
-#pragma GCC unroll 2
-      for (int v = 0; v < VECTORS; ++v) vstore(sums + (i * VECTORS + v) * VF, c[i][v]);
-    finish_smooth<KIND>(t, sums, ROWS, PER_HALF, VECTORS);
-    return;
-  }
-  // Bounds that bound nothing would take 1 % of a product of 384 terms.
-  if (t->epilogue.upper == __builtin_inff()) {
-    if (t->epilogue.lower == -__builtin_inff())
-      store_all<KIND, ROWS, VECTORS, PER_HALF>(t, c, [](vf x) TY_ALWAYS { return x; });
-    else
-      store_all<KIND, ROWS, VECTORS, PER_HALF>(
-          t, c, [&](vf x) TY_ALWAYS { return vmax_fast(vset1(t->epilogue.lower), x); });
-    return;
-  }
-  store_all<KIND, ROWS, VECTORS, PER_HALF>(t, c, [&](vf x) TY_ALWAYS {
-    return vmin_fast(vset1(t->epilogue.upper), vmax_fast(vset1(t->epilogue.lower), x));
-  });
+  finish_sums<KIND, ROWS, VECTORS, PER_HALF>(t, c);
 }
 
 #define PAIR(kind, halves, rows) {run_tile<kind, halves, rows, 1>, run_tile<kind, halves, rows, 2>}

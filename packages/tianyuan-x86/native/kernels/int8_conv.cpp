@@ -92,104 +92,144 @@ Walk walk_of(const Q8ConvShape &s, const Q8Run *runs, int64_t n_runs, bool in_pl
 }
 #endif
 
-int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *attrs,
-        void *workspace, bool packed) {
-  const auto &a = *reinterpret_cast<const ty_conv2d_quantized_attrs *>(attrs);
-  const Q8ConvShape s = q8_conv_shape(a, inputs, outputs[0]);
-  if (s.n * s.o * s.oh * s.ow == 0) return 0;
-  const bool is_signed = inputs[0].dtype == TY_INT8;
-  const int64_t channels = q8_channels(s.c), group_c = s.c / s.groups, group_o = s.o / s.groups;
-  Q8Scratch scratch = {static_cast<char *>(workspace)};
-  Q8Run *runs = static_cast<Q8Run *>(scratch.take(s.kh * s.kw * 16));
-  Q8Columns columns = {static_cast<int32_t *>(scratch.take(q8_columns_bytes(s.o))), nullptr,
-                       static_cast<float *>(scratch.take(q8_columns_bytes(s.o)))};
-  int next = 2;
-  const int32_t *bias = a.has_bias ? static_cast<const int32_t *>(inputs[next++].data) : nullptr;
-  const int64_t *w_zeros = TY_INTS(&a, a.w_zero_points);
-  bool has_zeros = false;
-  for (int64_t i = 0; i < a.w_zero_points.count; ++i) has_zeros |= w_zeros[i] != 0;
-  if (has_zeros) columns.w_zero = static_cast<int32_t *>(scratch.take(q8_columns_bytes(s.o)));
-  q8_fill_columns(columns, {bias, TY_FLOATS(&a, a.multipliers), w_zeros, a.multipliers.count,
-                            a.w_zero_points.count, s.o, 0});
-  Q8Plan p = {};
-  p.residual.multiplier = static_cast<float>(a.residual_multiplier);
-  p.residual.zero_point = static_cast<int32_t>(a.residual_zero_point);
-  if (a.has_residual) p.residual.is_signed = inputs[next].dtype == TY_INT8;
-  int64_t height = s.h, width = s.w;
+// A call, and its plan but for what differs between groups.
+struct Conv {
+  Q8ConvShape s;
+  int64_t height, width;  // of what is read: the image or a padded copy of it
+  bool in_place, packed, has_zeros;
+  Q8Columns columns;
+  WindowSums sums;  // where weights have zero points
+  int32_t zero;     // of the operands
+  const int8_t *weight;
+  int8_t *own;  // where the weight of a group is packed, if it is not
+  Q8Gather gather;
+  Q8Run *runs;
+  Q8Plan plan;
+};
+
+// Reads a call; tables and terms are found later.
+Conv conv_of(const ty_conv2d_quantized_attrs &a, const ty_tensor *inputs, const ty_tensor &y,
+             bool packed) {
+  Conv c = {};
+  c.s = q8_conv_shape(a, inputs, y);
+  const Q8ConvShape &s = c.s;
+  c.packed = packed;
+  c.weight = static_cast<const int8_t *>(inputs[1].data);
+  c.zero = q8_zero(Operand(), a.x_zero_point, inputs[0].dtype == TY_INT8);
+  for (int64_t i = 0; i < a.w_zero_points.count; ++i)
+    c.has_zeros |= TY_INTS(&a, a.w_zero_points)[i] != 0;
+  Q8Plan &p = c.plan;
   p.x = static_cast<const Operand *>(inputs[0].data);
-  p.is_signed = is_signed;
-  const bool in_place = reads_in_place(s, is_signed);
-  if (!in_place) {
-    height += s.top + s.bottom;
-    width += s.left + s.right;
-  }
-  WindowSums sums = {};
-  if (has_zeros) {
-    sums.pixels = static_cast<int32_t *>(scratch.take(4 * s.n * height * width));
-    sums.windows = static_cast<int32_t *>(scratch.take(4 * s.n * s.oh * s.ow));
-  }
+  p.is_signed = inputs[0].dtype == TY_INT8;
+  c.in_place = reads_in_place(s, p.is_signed);
+  c.height = s.h + (c.in_place ? 0 : s.top + s.bottom);
+  c.width = s.w + (c.in_place ? 0 : s.left + s.right);
+  const int64_t channels = q8_channels(s.c);
   p.pixel = s.sw * channels;
-  p.row = s.sh * width * channels;
-  p.image = height * width * channels;
+  p.row = s.sh * c.width * channels;
+  p.image = c.height * c.width * channels;
   p.n = s.n;
   p.oh = s.oh;
   p.ow = s.ow;
-  p.runs = runs;
-  p.n_runs = write_runs(s, width * channels, runs);
-  p.k4 = s.kh * s.kw * ceil_div(group_c, 4);
-#if Q8_TILES
-  Q8Gather gather = {s, nullptr, static_cast<uint8_t>(a.x_zero_point), nullptr};
-  const Walk walk = walk_of(s, runs, p.n_runs, in_place);
-  p.by_rows = walk == BY_ROWS;
-  if (walk == GATHERED) {
-    gather.stage = static_cast<uint8_t *>(
-        scratch.take(ctx->threads * q8_stage_bytes(p.k4, s.n * s.oh * s.ow)));
-    p.gather = &gather;
-    p.n_runs = 1;
-    runs[0] = {0, q8_panel_rows(p.k4)};
-  }
-#endif
-  if (!in_place && p.gather == nullptr) {
-    Operand *copy = static_cast<Operand *>(scratch.take((s.n * p.image + 64) * sizeof(Operand)));
-    q8_copy_padded(ctx, copy, static_cast<const uint8_t *>(inputs[0].data), s, a.x_zero_point,
-                   is_signed);
-    p.x = copy;
-  }
-  p.o = group_o;
+  p.o = s.o / s.groups;
+  p.k4 = s.kh * s.kw * ceil_div(s.c / s.groups, 4);
+  p.y = static_cast<uint8_t *>(y.data);
   p.y_pixel = q8_channels(s.o);
   p.store = q8_store_of(a);
-  const int64_t panels = q8_packed_bytes(group_o, p.k4);
-  int8_t *own = packed ? nullptr : static_cast<int8_t *>(scratch.take(panels));
-  const int32_t zero = q8_zero(Operand(), a.x_zero_point, is_signed);
-  const Operand *x = p.x;
-  for (int64_t group = 0; group < s.groups; ++group) {
-    const int64_t first = group * group_o;
-    const int8_t *weight = static_cast<const int8_t *>(inputs[1].data);
-    if (packed) {
-      p.weight = weight + group * panels;
-    } else {
-      const int64_t taps = s.kh * s.kw, size = group_c * taps;
-      q8_pack(ctx, own, weight + first * size, {group_o, group_c, taps, size, taps, false});
-      p.weight = own;
-    }
-    p.x = x + group * group_c;
-#if Q8_TILES
-    gather.x = p.x;
-#endif
-    if (has_zeros) {
-      p.w_zero = columns.w_zero + first;
-      p.row_sums = sums.windows;
-      sum_windows(ctx, sums, p, s, height, width);
-    }
-    q8_fold_zero(columns.bias + first, p.w_zero, p.weight, group_o, p.k4, group_c * s.kh * s.kw,
-                 zero);
-    p.o_room = p.y_pixel - first;  // later groups write over what is too much
-    p.bias = columns.bias + first;
-    p.multiplier = columns.multiplier + first;
-    p.y = static_cast<uint8_t *>(outputs[0].data) + first;
-    if (a.has_residual) p.residual.data = static_cast<const uint8_t *>(inputs[next].data) + first;
-    q8_run(ctx, p);
+  if (a.has_residual) {
+    const ty_tensor &residual = inputs[a.has_bias ? 3 : 2];
+    p.residual = {static_cast<const uint8_t *>(residual.data), residual.dtype == TY_INT8,
+                  static_cast<int32_t>(a.residual_zero_point),
+                  static_cast<float>(a.residual_multiplier)};
   }
+  return c;
+}
+
+// Takes room for the tables and fills them.
+void fill_tables(const ty_conv2d_quantized_attrs &a, const ty_tensor *inputs, Q8Scratch *scratch,
+                 Conv *c) {
+  const Q8ConvShape &s = c->s;
+  c->runs = static_cast<Q8Run *>(scratch->take(s.kh * s.kw * 16));
+  c->columns = {static_cast<int32_t *>(scratch->take(q8_columns_bytes(s.o))), nullptr,
+                static_cast<float *>(scratch->take(q8_columns_bytes(s.o)))};
+  if (c->has_zeros) {
+    c->columns.w_zero = static_cast<int32_t *>(scratch->take(q8_columns_bytes(s.o)));
+    c->sums.pixels = static_cast<int32_t *>(scratch->take(4 * s.n * c->height * c->width));
+    c->sums.windows = static_cast<int32_t *>(scratch->take(4 * s.n * s.oh * s.ow));
+  }
+  const int32_t *bias = a.has_bias ? static_cast<const int32_t *>(inputs[2].data) : nullptr;
+  q8_fill_columns(c->columns, {bias, TY_FLOATS(&a, a.multipliers), TY_INTS(&a, a.w_zero_points),
+                               a.multipliers.count, a.w_zero_points.count, s.o, 0});
+  c->plan.runs = c->runs;
+  c->plan.n_runs = write_runs(s, c->width * q8_channels(s.c), c->runs);
+}
+
+// Lets the plan read the image in place, a padded copy of it, or, in tiles, gathered terms.
+void find_terms(const ty_ctx *ctx, const ty_conv2d_quantized_attrs &a, Q8Scratch *scratch,
+                Conv *c) {
+  const Q8ConvShape &s = c->s;
+  Q8Plan &p = c->plan;
+#if Q8_TILES
+  const Walk walk = walk_of(s, c->runs, p.n_runs, c->in_place);
+  p.by_rows = walk == BY_ROWS;
+  if (walk == GATHERED) {
+    c->gather = {s, nullptr, static_cast<uint8_t>(a.x_zero_point),
+                 static_cast<uint8_t *>(
+                     scratch->take(ctx->threads * q8_stage_bytes(p.k4, s.n * s.oh * s.ow)))};
+    p.gather = &c->gather;
+    p.n_runs = 1;
+    c->runs[0] = {0, q8_panel_rows(p.k4)};
+    return;
+  }
+#endif
+  if (c->in_place) return;
+  const auto *image = static_cast<const uint8_t *>(static_cast<const void *>(p.x));
+  Operand *copy = static_cast<Operand *>(scratch->take((s.n * p.image + 64) * sizeof(Operand)));
+  q8_copy_padded(ctx, copy, image, s, a.x_zero_point, p.is_signed);
+  p.x = copy;
+}
+
+void run_group(const ty_ctx *ctx, const Conv &c, int64_t group) {
+  const Q8ConvShape &s = c.s;
+  Q8Plan p = c.plan;
+  const int64_t taps = s.kh * s.kw, inputs = s.c / s.groups, first = group * p.o;
+  if (c.packed) {
+    p.weight = c.weight + group * q8_packed_bytes(p.o, p.k4);
+  } else {
+    q8_pack(ctx, c.own, c.weight + first * inputs * taps,
+            {p.o, inputs, taps, inputs * taps, taps, false});
+    p.weight = c.own;
+  }
+  p.x += group * inputs;
+  Q8Gather gather = c.gather;
+  if (p.gather != nullptr) {
+    gather.x = static_cast<const uint8_t *>(static_cast<const void *>(p.x));
+    p.gather = &gather;
+  }
+  if (c.has_zeros) {
+    p.w_zero = c.columns.w_zero + first;
+    p.row_sums = c.sums.windows;
+    sum_windows(ctx, c.sums, p, s, c.height, c.width);
+  }
+  p.bias = c.columns.bias + first;
+  p.multiplier = c.columns.multiplier + first;
+  q8_fold_zero(c.columns.bias + first, p.w_zero, p.weight, p.o, p.k4, inputs * taps, c.zero);
+  p.o_room = p.y_pixel - first;  // later groups write over what is too much
+  p.y += first;
+  if (p.residual.data != nullptr) p.residual.data += first;
+  q8_run(ctx, p);
+}
+
+int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *attrs,
+        void *workspace, bool packed) {
+  const auto &a = *reinterpret_cast<const ty_conv2d_quantized_attrs *>(attrs);
+  if (ty_count(outputs[0]) == 0) return 0;
+  Conv c = conv_of(a, inputs, outputs[0], packed);
+  Q8Scratch scratch = {static_cast<char *>(workspace)};
+  fill_tables(a, inputs, &scratch, &c);
+  find_terms(ctx, a, &scratch, &c);
+  if (!packed) c.own = static_cast<int8_t *>(scratch.take(q8_packed_bytes(c.plan.o, c.plan.k4)));
+  for (int64_t group = 0; group < c.s.groups; ++group) run_group(ctx, c, group);
   return 0;
 }
 

@@ -376,70 +376,86 @@ void run_bands(const ty_ctx *ctx, const Depthwise &d, const Image &image, uint8_
               });
 }
 
+// As how many bytes each weight has to be there, given the zero points.
+int64_t copies_of(const ty_conv2d_quantized_attrs &a) {
+  int64_t copies = 1;
+  for (int64_t i = 0; i < a.w_zero_points.count; ++i) {
+    const int64_t zero = TY_INTS(&a, a.w_zero_points)[i];
+    copies = greater(copies, zero == -128 ? 3 : zero != 0 ? 2 : 1);
+  }
+  return copies;
+}
+
+// Offsets of the taps in images of rows of `width` pixels.
+void fill_offsets(const Depthwise &d, const Q8ConvShape &s, int64_t width, int64_t *offsets) {
+  const int64_t per_column = round_up(s.kh, 4);
+  for (int64_t tap = 0; tap < d.fours * 4; ++tap) {
+    const int64_t i = tap % per_column < s.kh ? tap % per_column * s.dh : 0;
+    offsets[tap] = (i * width + tap / per_column % s.kw * s.dw) * d.channels;
+  }
+}
+
+// Takes room for offsets, weights and tables, and fills them.
+void prepare(const ty_conv2d_quantized_attrs &a, const ty_tensor *inputs, const Image &image,
+             Q8Scratch *scratch, Depthwise *d) {
+  const Q8ConvShape &s = image.shape;
+  const int64_t copies = copies_of(a), all = round_up(s.c, 64);
+  d->fours = copies * s.kw * round_up(s.kh, 4) / 4;
+  d->channels = q8_channels(s.c);
+  int64_t *offsets = static_cast<int64_t *>(scratch->take(d->fours * 4 * 8));
+  int32_t *bias = static_cast<int32_t *>(scratch->take(q8_columns_bytes(all)));
+  float *multiplier = static_cast<float *>(scratch->take(q8_columns_bytes(all)));
+  d->weight = static_cast<const int8_t *>(inputs[1].data);
+  if (copies > 1) {
+    int8_t *own = static_cast<int8_t *>(scratch->take(all / 64 * (d->fours + 1) * 256));
+    centre_weights(s, TY_INTS(&a, a.w_zero_points), a.w_zero_points.count > 1, d->weight,
+                   d->fours / copies, copies, own);
+    d->weight = own;
+  }
+  const int32_t *given = a.has_bias ? static_cast<const int32_t *>(inputs[2].data) : nullptr;
+  const int32_t zero = q8_zero(uint8_t(), a.x_zero_point, image.is_signed);
+  fill_tables(*d, s.c, given, a, zero, bias, multiplier);
+  fill_offsets(*d, s, s.w + s.left + s.right, offsets);
+  d->offsets = offsets;
+  d->bias = bias;
+  d->multiplier = multiplier;
+  d->slides = s.kh == 3 && s.kw == 3 && copies == 1 && s.sw == s.dw;
+  // Below a half, any sum times its multiplier is an int32.
+  d->narrow = q8_narrow(d->store, q8_largest(multiplier, all) < 0.5f && !a.has_residual);
+}
+
 int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *attrs,
         void *workspace) {
   const auto &a = *reinterpret_cast<const ty_conv2d_quantized_attrs *>(attrs);
   const Q8ConvShape s = q8_conv_shape(a, inputs, outputs[0]);
   if (s.n * s.o * s.oh * s.ow == 0) return 0;
-  const bool is_signed = inputs[0].dtype == TY_INT8;
-  const int64_t per_column = round_up(s.kh, 4), all = round_up(s.c, 64);
+  const Image image = {s, a.x_zero_point, inputs[0].dtype == TY_INT8};
   Q8Scratch scratch = {static_cast<char *>(workspace)};
   Depthwise d = {};
-  const int64_t *w_zeros = TY_INTS(&a, a.w_zero_points);
-  int64_t copies = 1;  // of each tap, as many as bytes make up a weight
-  for (int64_t i = 0; i < a.w_zero_points.count; ++i) {
-    const int64_t bytes = w_zeros[i] == -128 ? 3 : w_zeros[i] != 0 ? 2 : 1;
-    copies = bytes > copies ? bytes : copies;
-  }
-  d.fours = copies * s.kw * per_column / 4;
-  d.channels = q8_channels(s.c);
-  int64_t *offsets = static_cast<int64_t *>(scratch.take(d.fours * 4 * 8));
-  int32_t *bias = static_cast<int32_t *>(scratch.take(q8_columns_bytes(all)));
-  float *multiplier = static_cast<float *>(scratch.take(q8_columns_bytes(all)));
-  d.weight = static_cast<const int8_t *>(inputs[1].data);
-  if (copies > 1) {
-    int8_t *own = static_cast<int8_t *>(scratch.take(all / 64 * (d.fours + 1) * 256));
-    centre_weights(s, w_zeros, a.w_zero_points.count > 1, d.weight, d.fours / copies, copies, own);
-    d.weight = own;
-  }
-  int next = 2;
-  const int32_t *given = a.has_bias ? static_cast<const int32_t *>(inputs[next++].data) : nullptr;
-  const int32_t zero = q8_zero(uint8_t(), a.x_zero_point, is_signed);
-  fill_tables(d, s.c, given, a, zero, bias, multiplier);
-  const int64_t width = s.w + s.left + s.right, row = width * d.channels;
-  const bool copies_image = is_signed || s.top + s.left + s.bottom + s.right > 0;
-  d.x = static_cast<const uint8_t *>(inputs[0].data);
-  for (int64_t tap = 0; tap < d.fours * 4; ++tap) {
-    const int64_t i = tap % per_column < s.kh ? tap % per_column * s.dh : 0;
-    offsets[tap] = (i * width + tap / per_column % s.kw * s.dw) * d.channels;
-  }
-  d.kh = s.kh;
-  d.column = s.dw * d.channels;
-  d.offsets = offsets;
-  d.bias = bias;
-  d.multiplier = multiplier;
   d.store = q8_store_of(a);
+  prepare(a, inputs, image, &scratch, &d);
+  d.x = static_cast<const uint8_t *>(inputs[0].data);
   d.y = static_cast<uint8_t *>(outputs[0].data);
   if (a.has_residual) {
-    d.residual = {static_cast<const uint8_t *>(inputs[next].data), inputs[next].dtype == TY_INT8, 0,
+    const ty_tensor &residual = inputs[a.has_bias ? 3 : 2];
+    d.residual = {static_cast<const uint8_t *>(residual.data), residual.dtype == TY_INT8, 0,
                   static_cast<float>(a.residual_multiplier)};
     d.residual.zero_point = q8_zero(uint8_t(), a.residual_zero_point, d.residual.is_signed);
   }
-  // Below a half, any sum times its multiplier is an int32.
-  d.narrow = q8_narrow(d.store, q8_largest(multiplier, all) < 0.5f && !a.has_residual);
+  const int64_t row = (s.w + s.left + s.right) * d.channels, height = s.h + s.top + s.bottom;
+  d.kh = s.kh;
+  d.column = s.dw * d.channels;
   d.pixel = s.sw * d.channels;
-  d.slides = s.kh == 3 && s.kw == 3 && copies == 1 && s.sw == s.dw;
   d.row = s.sh * row;
   d.ow = s.ow;
-  const Image image = {s, a.x_zero_point, is_signed};
-  const int64_t height = s.h + s.top + s.bottom;
-  uint8_t *copy = reinterpret_cast<uint8_t *>(scratch.next);
+  const bool copies_image = image.is_signed || s.top + s.left + s.bottom + s.right > 0;
+  uint8_t *copy = static_cast<uint8_t *>(scratch.take(0));
   if (copies_image && s.n * height * row > BAND) {
     run_bands(ctx, d, image, copy);
     return 0;
   }
   if (copies_image) {
-    q8_copy_padded(ctx, copy, d.x, s, a.x_zero_point, is_signed);
+    q8_copy_padded(ctx, copy, d.x, s, a.x_zero_point, image.is_signed);
     d.x = copy;
   }
   run_rows(ctx, d, image, height * row);

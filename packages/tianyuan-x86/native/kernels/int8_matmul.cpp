@@ -47,81 +47,130 @@ int64_t matrix_of(const ty_tensor &tensor, const ty_tensor &y, int64_t at) {
   return found;
 }
 
+// A call: its plan but for what differs between the items of the batch.
+struct Product {
+  const ty_matmul_quantized_attrs &a;
+  const ty_tensor &x, &w, &y;
+  bool packed, has_zeros;
+  int64_t batch, rows, n, k;
+  const int32_t *bias;
+  int32_t shift;  // what the second operand and its zero points are moved by
+  Q8Columns columns;
+  int32_t *row_sums;
+  Operand *copy;  // of the first operand
+  int8_t *own;    // where the second operand is packed, if it is not
+  Q8Run terms;
+  Q8Plan plan;
+};
+
+// Rows of all batch items make one product where they share a packed operand.
+Product product_of(const ty_matmul_quantized_attrs &a, const ty_tensor *inputs, const ty_tensor &y,
+                   bool packed) {
+  Product q = {a,
+               inputs[0],
+               inputs[1],
+               y,
+               packed,
+               false,
+               1,
+               y.shape[y.ndim - 2],
+               y.shape[y.ndim - 1],
+               0,
+               nullptr,
+               0,
+               {},
+               nullptr,
+               nullptr,
+               nullptr,
+               {},
+               {}};
+  q.k = q.x.shape[q.x.ndim - (a.transpose_a ? 2 : 1)];
+  const int64_t all = ty_count(y) / q.n;
+  if (packed && !a.transpose_a && ty_count(q.x) == all * q.k)
+    q.rows = all;
+  else
+    q.batch = all / q.rows;
+  q.shift = q.w.dtype == TY_UINT8 ? -128 : 0;
+  for (int64_t i = 0; i < a.w_zero_points.count; ++i)
+    q.has_zeros |= TY_INTS(&a, a.w_zero_points)[i] + q.shift != 0;
+  int next = 2;
+  if (a.has_bias) q.bias = static_cast<const int32_t *>(inputs[next++].data);
+  if (a.has_residual)
+    q.plan.residual = {static_cast<const uint8_t *>(inputs[next].data),
+                       inputs[next].dtype == TY_INT8, static_cast<int32_t>(a.residual_zero_point),
+                       static_cast<float>(a.residual_multiplier)};
+  return q;
+}
+
+// Takes room for the tables and for operands, and lets the plan read them.
+void plan_tables(Product *q, void *workspace) {
+  const int64_t k4 = ceil_div(q->k, 4), row = q8_row_room(k4);
+  Q8Scratch scratch = {static_cast<char *>(workspace)};
+  q->columns.bias = static_cast<int32_t *>(scratch.take(q8_columns_bytes(q->n)));
+  q->columns.w_zero = static_cast<int32_t *>(scratch.take(q8_columns_bytes(q->n)));
+  q->columns.multiplier = static_cast<float *>(scratch.take(q8_columns_bytes(q->n)));
+  if (!q->has_zeros) q->columns.w_zero = nullptr;
+  q->row_sums = static_cast<int32_t *>(scratch.take(4 * q->rows));
+  q->copy = static_cast<Operand *>(scratch.take(q->rows * row * sizeof(Operand)));
+  q->own = static_cast<int8_t *>(static_cast<void *>(scratch.next));
+  q->terms = {0, row / 4};
+  Q8Plan &p = q->plan;
+  p.is_signed = q->x.dtype == TY_INT8;
+  p.pixel = row;
+  p.row = p.image = q->rows * row;
+  p.n = p.oh = p.n_runs = 1;
+  p.ow = q->rows;
+  p.runs = &q->terms;
+  p.k4 = k4;
+  p.o = p.o_room = p.y_pixel = q->n;
+  p.bias = q->columns.bias;
+  p.multiplier = q->columns.multiplier;
+  p.w_zero = q->columns.w_zero;
+  p.row_sums = q->row_sums;
+  p.store = q8_store_of(q->a);
+}
+
+// The rows of a batch item, in place or copied.
+const Operand *rows_of(const ty_ctx *ctx, const Product &q, int64_t item) {
+  const uint8_t *from =
+      static_cast<const uint8_t *>(q.x.data) + matrix_of(q.x, q.y, item) * q.rows * q.k;
+  const bool is_signed = q.plan.is_signed;
+#if defined(__AVX512VNNI__)
+  if (!(Q8_FLIPS && is_signed) && !q.a.transpose_a && q.k == q.plan.pixel) return from;
+#endif
+  copy_rows(ctx, q.copy, from, q.rows, q.k, q.a.transpose_a, q.a.x_zero_point, is_signed);
+  return q.copy;
+}
+
+void run_item(const ty_ctx *ctx, const Product &q, int64_t item) {
+  const int64_t n = q.n, k = q.k, size = q.rows * n;
+  Q8Plan p = q.plan;
+  p.x = rows_of(ctx, q, item);
+  if (q.has_zeros) sum_rows(ctx, q.row_sums, p.x, q.rows, k, p.pixel, p.is_signed);
+  p.weight = static_cast<const int8_t *>(q.w.data);
+  if (!q.packed) {
+    Q8Form form = {n, k, 1, 1, n, q.w.dtype == TY_UINT8};
+    if (q.a.transpose_b) form.o_step = k, form.c_step = 1;
+    q8_pack(ctx, q.own, p.weight + matrix_of(q.w, q.y, item) * n * k, form);
+    p.weight = q.own;
+  }
+  q8_fill_columns(q.columns,
+                  {q.bias, TY_FLOATS(&q.a, q.a.multipliers), TY_INTS(&q.a, q.a.w_zero_points),
+                   q.a.multipliers.count, q.a.w_zero_points.count, n, q.shift});
+  q8_fold_zero(q.columns.bias, q.columns.w_zero, p.weight, n, p.k4, k,
+               q8_zero(Operand(), q.a.x_zero_point, p.is_signed));
+  p.y = static_cast<uint8_t *>(q.y.data) + item * size;
+  if (p.residual.data != nullptr) p.residual.data += item * size;
+  q8_run(ctx, p);
+}
+
 int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *attrs,
         void *workspace, bool packed) {
   const auto &a = *reinterpret_cast<const ty_matmul_quantized_attrs *>(attrs);
-  const ty_tensor &x = inputs[0], &w = inputs[1], &y = outputs[0];
-  const int64_t n = y.shape[y.ndim - 1], k = x.shape[x.ndim - (a.transpose_a ? 2 : 1)];
-  int64_t rows = y.shape[y.ndim - 2];
-  if (ty_count(y) == 0) return 0;
-  int64_t batch = ty_count(y) / (rows * n);
-  if (packed && !a.transpose_a && ty_count(x) == batch * rows * k) {
-    rows *= batch;
-    batch = 1;
-  }
-  const bool is_signed = x.dtype == TY_INT8, w_unsigned = w.dtype == TY_UINT8;
-  const int64_t *w_zeros = TY_INTS(&a, a.w_zero_points);
-  const int32_t shift = w_unsigned ? -128 : 0;
-  bool has_zeros = false;
-  for (int64_t i = 0; i < a.w_zero_points.count; ++i) has_zeros |= w_zeros[i] + shift != 0;
-  Q8Scratch scratch = {static_cast<char *>(workspace)};
-  Q8Columns columns;
-  columns.bias = static_cast<int32_t *>(scratch.take(q8_columns_bytes(n)));
-  columns.w_zero = static_cast<int32_t *>(scratch.take(q8_columns_bytes(n)));
-  columns.multiplier = static_cast<float *>(scratch.take(q8_columns_bytes(n)));
-  if (!has_zeros) columns.w_zero = nullptr;
-  int32_t *row_sums = static_cast<int32_t *>(scratch.take(4 * rows));
-  const int64_t k4 = ceil_div(k, 4);
-  Operand *copy = static_cast<Operand *>(scratch.take(rows * q8_row_room(k4) * sizeof(Operand)));
-  int8_t *own = static_cast<int8_t *>(static_cast<void *>(scratch.next));
-  int next = 2;
-  const int32_t *bias = a.has_bias ? static_cast<const int32_t *>(inputs[next++].data) : nullptr;
-  const Q8Run terms = {0, q8_row_room(k4) / 4};
-  Q8Plan p = {};
-  p.is_signed = is_signed;
-  p.pixel = q8_row_room(k4);
-  p.row = p.image = rows * p.pixel;
-  p.n = p.oh = p.n_runs = 1;
-  p.ow = rows;
-  p.runs = &terms;
-  p.k4 = k4;
-  p.o = p.o_room = p.y_pixel = n;
-  p.bias = columns.bias;
-  p.multiplier = columns.multiplier;
-  p.w_zero = columns.w_zero;
-  p.row_sums = row_sums;
-  p.store = q8_store_of(a);
-  if (a.has_residual)
-    p.residual = {nullptr, inputs[next].dtype == TY_INT8,
-                  static_cast<int32_t>(a.residual_zero_point),
-                  static_cast<float>(a.residual_multiplier)};
-  for (int64_t item = 0; item < batch; ++item) {
-    const uint8_t *from = static_cast<const uint8_t *>(x.data) + matrix_of(x, y, item) * rows * k;
-    p.x = copy;
-#if defined(__AVX512VNNI__)
-    const bool in_place = !(Q8_FLIPS && is_signed) && !a.transpose_a && k == p.pixel;
-    if (in_place) p.x = from;
-#else
-    const bool in_place = false;
-#endif
-    if (!in_place) copy_rows(ctx, copy, from, rows, k, a.transpose_a, a.x_zero_point, is_signed);
-    if (has_zeros) sum_rows(ctx, row_sums, p.x, rows, k, p.pixel, is_signed);
-    p.weight = static_cast<const int8_t *>(w.data);
-    if (!packed) {
-      Q8Form form = {n, k, 1, 1, n, w_unsigned};
-      if (a.transpose_b) form.o_step = k, form.c_step = 1;
-      q8_pack(ctx, own, p.weight + matrix_of(w, y, item) * n * k, form);
-      p.weight = own;
-    }
-    q8_fill_columns(columns, {bias, TY_FLOATS(&a, a.multipliers), w_zeros, a.multipliers.count,
-                              a.w_zero_points.count, n, shift});
-    q8_fold_zero(columns.bias, columns.w_zero, p.weight, n, k4, k,
-                 q8_zero(Operand(), a.x_zero_point, is_signed));
-    p.y = static_cast<uint8_t *>(y.data) + item * rows * n;
-    if (a.has_residual)
-      p.residual.data = static_cast<const uint8_t *>(inputs[next].data) + item * rows * n;
-    q8_run(ctx, p);
-  }
+  if (ty_count(outputs[0]) == 0) return 0;
+  Product q = product_of(a, inputs, outputs[0], packed);
+  plan_tables(&q, workspace);
+  for (int64_t item = 0; item < q.batch; ++item) run_item(ctx, q, item);
   return 0;
 }
 

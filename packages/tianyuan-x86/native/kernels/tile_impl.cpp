@@ -175,6 +175,40 @@ TY_INLINE void subtract(const TileArgs *t, const float *b, const vf *w) {
     vstore(t->difference + at + v * t->b_next, vsub(vload(t->minuend + at + v * t->b_next), w[v]));
 }
 
+// What TILE_AHEAD does to its sums before it stores them.
+template <int ROWS, int VECTORS>
+TY_INLINE void finish_rows(const TileArgs *t, vf (&c)[ROWS][VECTORS]) {
+  if (t->scale) {
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS; ++i)
+#pragma GCC unroll 4
+      for (int v = 0; v < VECTORS; ++v) c[i][v] = vmul(c[i][v], vset1(t->scale[i]));
+  }
+  if (t->offset) {
+#pragma GCC unroll 4
+    for (int v = 0; v < VECTORS; ++v) {
+      const vf offset = vload(t->offset + v * VF);
+#pragma GCC unroll 16
+      for (int i = 0; i < ROWS; ++i) c[i][v] = vadd(c[i][v], offset);
+    }
+  }
+  if (t->residual) {
+    const float *from = t->residual;
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS; ++i) {
+#pragma GCC unroll 4
+      for (int v = 0; v < VECTORS; ++v) c[i][v] = vadd(c[i][v], vload(from + v * VF));
+      from = next_row<TILE_AHEAD>(t, from, VECTORS);
+    }
+  }
+  if (t->clips) {
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS; ++i)
+#pragma GCC unroll 4
+      for (int v = 0; v < VECTORS; ++v) c[i][v] = vclip(c[i][v], t->lower, t->upper);
+  }
+}
+
 template <bool VALUE>
 struct Choice {
   static constexpr bool value = VALUE;
@@ -241,35 +275,7 @@ void run_tile(const TileArgs *t) {
     finish_tile<HALVES, ROWS, VECTORS>(c, *t->out, !t->accumulate);
     return;
   }
-  if (KIND == TILE_AHEAD && t->scale) {
-#pragma GCC unroll 16
-    for (int i = 0; i < ROWS; ++i)
-#pragma GCC unroll 4
-      for (int v = 0; v < VECTORS; ++v) c[i][v] = vmul(c[i][v], vset1(t->scale[i]));
-  }
-  if (KIND == TILE_AHEAD && t->offset) {
-#pragma GCC unroll 4
-    for (int v = 0; v < VECTORS; ++v) {
-      const vf offset = vload(t->offset + v * VF);
-#pragma GCC unroll 16
-      for (int i = 0; i < ROWS; ++i) c[i][v] = vadd(c[i][v], offset);
-    }
-  }
-  if (KIND == TILE_AHEAD && t->residual) {
-    const float *from = t->residual;
-#pragma GCC unroll 16
-    for (int i = 0; i < ROWS; ++i) {
-#pragma GCC unroll 4
-      for (int v = 0; v < VECTORS; ++v) c[i][v] = vadd(c[i][v], vload(from + v * VF));
-      from = next_row<KIND>(t, from, VECTORS);
-    }
-  }
-  if (KIND == TILE_AHEAD && t->clips) {
-#pragma GCC unroll 16
-    for (int i = 0; i < ROWS; ++i)
-#pragma GCC unroll 4
-      for (int v = 0; v < VECTORS; ++v) c[i][v] = vclip(c[i][v], t->lower, t->upper);
-  }
+  if (KIND == TILE_AHEAD) finish_rows(t, c);
   float *to = t->c;
 #pragma GCC unroll 16
   for (int i = 0; i < ROWS; ++i) {

@@ -130,6 +130,7 @@ def test_refusals_name_what_is_served(kernel: Kernel, call_of: Any) -> None:
         ((8, 30), (8, 64), Matmul(True, False), "not transposed"),
         ((31, 8), (8, 64), Matmul(), "even m and k"),
         ((30, 7), (7, 64), Matmul(), "even m and k"),
+        ((30, 0), (0, 64), Matmul(), "k above 0"),
         ((30, 8), (8, 72), Matmul(), "multiples"),
         ((1000, 8), (8, 64), Matmul(), "one block of rows"),
     ):

@@ -67,7 +67,7 @@ def _direct_bytes(tiles: bool, call: Call) -> int:
 
 
 def _first_bytes(call: Call) -> int:
-    """Return the room for the table and the padded copy of the images that pair_first_run makes."""
+    """Return the room for the table and the padded copy of the images that first_run makes."""
     g = geo.geometry(call)
     width = max((g.ow - 1) * g.stride[1] + g.kw, g.left + g.w)
     height = (g.oh - 1) * g.stride[0] + g.kh

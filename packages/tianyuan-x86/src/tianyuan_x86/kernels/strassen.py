@@ -48,7 +48,7 @@ def _extent_refusal(lanes: int, call: Call) -> str | None:
     _, m, n, k = extents(call)
     if m % 2 or k % 2 or k == 0 or n % (4 * lanes):
         return (
-            f"serves even m, even k above 0 and n in multiples of {4 * lanes}, "
+            f"serves even m and k, k above 0, and n in multiples of {4 * lanes}, "
             f"got {m}, {k} and {n}"
         )
     return None
