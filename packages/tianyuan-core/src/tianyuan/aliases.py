@@ -24,15 +24,28 @@ _MOVED = {
     **{
         f"module.{name}": "module"
         for name in (
-            "adaptive_pooling", "batchnorm", "concat", "dropout", "elemwise", "embedding",
-            "identity", "lrn", "multiheadattn", "normalization", "padding", "rnn", "sequential",
+            "adaptive_pooling", "batch_matmul_activation", "batchnorm", "concat", "conv_bn",
+            "conv_transpose_bn", "deformable_psroi_pooling", "dropout", "elemwise", "embedding",
+            "identity", "linear_bn", "lrn", "multiheadattn", "normalization", "padding",
+            "pixel_shuffle", "quant_dequant", "rnn", "sequential", "sliding_window",
         )
     },
     **{
         f"quantization.{name}": "quantization"
-        for name in ("fake_quant", "qconfig", "quantize", "utils")
+        for name in ("fake_quant", "observer", "qconfig", "quantize", "utils")
     },
+    **{
+        f"module.{form}.{name}": f"module.{form}"
+        for form in ("qat", "quantized")
+        for name in (
+            "batch_matmul_activation", "concat", "conv", "conv_bn", "conv_transpose",
+            "conv_transpose_bn", "elemwise", "linear", "linear_bn", "quant_dequant",
+        )
+    },
+    "core.tensor.dtype": "quantization.dtypes",
 }  # fmt: skip
+# Of these there is nothing else, so that their other names are not found.
+_EMPTY = ("core", "core.tensor")
 
 
 class _Moved(ModuleType):
@@ -101,5 +114,7 @@ def install() -> None:
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Below())
         sys.meta_path.append(_Finder())
+    for name in _EMPTY:
+        sys.modules.setdefault(_ROOT + name, ModuleType(_ROOT + name))
     for name, target in _MOVED.items():
         sys.modules.setdefault(_ROOT + name, _Moved(_ROOT + name, _ROOT + target))

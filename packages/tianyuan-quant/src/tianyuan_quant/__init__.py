@@ -24,7 +24,8 @@ _PUBLIC = {
     ),
     "convert": (
         "disable_fake_quant", "disable_observer", "enable_fake_quant", "enable_observer",
-        "hide_fake_quant", "propagate_qconfig", "quantize", "quantize_qat", "reset_qconfig",
+        "hide_fake_quant", "hook_qat_module", "propagate_qconfig", "quantize", "quantize_qat",
+        "reset_qconfig",
     ),
     "easyquant": ("apply_easy_quant",),
     "equalise": ("equalize",),

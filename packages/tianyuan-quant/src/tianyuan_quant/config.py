@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from tianyuan.errors import AttrError
 from tianyuan.module import Module
@@ -26,8 +25,14 @@ from .registration import named
 Factory = Callable[..., Any] | str | None
 
 
-@dataclass(frozen=True)
-class QConfig:
+class _Parts(NamedTuple):
+    weight_observer: Any
+    act_observer: Any
+    weight_fake_quant: Any
+    act_fake_quant: Any
+
+
+class QConfig(_Parts):
     """What weights and activations are watched and fake-quantised by.
 
     Each field makes the object without arguments: a class, or a ``functools.partial`` of one, or
@@ -36,25 +41,41 @@ class QConfig:
     Raises:
         AttrError: where nothing is registered under a name, or a field is nothing to call.
 
+    It is a named tuple: it can be compared, taken apart, and changed by ``_replace``.
+
     >>> min_max_fakequant_qconfig.act_observer().dtype.name
     'qint8'
+    >>> calibration_qconfig._replace(act_observer=MinMaxObserver).act_observer.__name__
+    'MinMaxObserver'
     """
 
-    weight_observer: Any
-    act_observer: Any
-    weight_fake_quant: Any
-    act_fake_quant: Any
+    __slots__ = ()
 
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            given: Factory = getattr(self, field.name)
-            if isinstance(given, str):
-                object.__setattr__(self, field.name, named(given))
-            elif given is not None and (not callable(given) or isinstance(given, Module)):
-                raise AttrError(
-                    f"QConfig: {field.name} is wrong, got {given!r:.60}, expected a class, a "
-                    "functools.partial of one, the name of one, or None"
-                )
+    def __new__(
+        cls,
+        weight_observer: Factory,
+        act_observer: Factory,
+        weight_fake_quant: Factory,
+        act_fake_quant: Factory,
+    ) -> QConfig:
+        given = (weight_observer, act_observer, weight_fake_quant, act_fake_quant)
+        return super().__new__(cls, *map(_factory, _Parts._fields, given))
+
+    @classmethod
+    def _make(cls, iterable: Iterable[Any]) -> QConfig:  # type: ignore[override]
+        """Return a configuration with parts of another, as ``_replace`` asks for: checked too."""
+        return cls(*iterable)
+
+
+def _factory(name: str, given: Factory) -> Any:
+    if isinstance(given, str):
+        return named(given)
+    if given is not None and (not callable(given) or isinstance(given, Module)):
+        raise AttrError(
+            f"QConfig: {name} is wrong, got {given!r:.60}, expected a class, a "
+            "functools.partial of one, the name of one, or None"
+        )
+    return given
 
 
 _NARROW = partial(MinMaxObserver, dtype="qint8_narrow")

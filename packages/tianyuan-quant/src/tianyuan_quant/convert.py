@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any
 
 from tianyuan import Tensor
 from tianyuan.errors import AttrError
 from tianyuan.module import Module
 from tianyuan.module.structure import members
+from tianyuan.utils.hook import HookHandler
 
 from .checks import check_call, check_parameters, network_of
 from .config import (
@@ -22,7 +24,7 @@ from .config import (
     ema_fakequant_qconfig,
 )
 from .fuse import fuse, put
-from .observer import PassiveObserver
+from .observer import NeverWatchedError, PassiveObserver
 from .params import QParams
 from .qat.module import QATModule
 from .registration import qat_classes, quantized_classes
@@ -198,8 +200,9 @@ def quantize(
         mapping: further integer forms by class of the training form.
 
     Raises:
-        AttrError: where it is quantised already, is no training form, or a module was never
-            watched; the message names the module. Nothing has been changed then.
+        AttrError: where it is quantised already, is no training form, or was never watched; the
+            message names the module. Nothing has been changed then. A module that alone was never
+            reached says so when it is called.
 
     >>> import numpy as np
     >>> import tianyuan.module as M
@@ -209,6 +212,7 @@ def quantize(
     'tianyuan_quant.quantized.linear'
     """
     from .quantized import QuantizedForward, QuantizedModule, QuantizedSite
+    from .quantized.module import Unreached
 
     network_of("quantize", module)
     parts = list(module.named_modules())
@@ -225,10 +229,22 @@ def quantize(
         )
     classes = {**quantized_classes(mapping), Site: QuantizedSite}
     made: dict[int, Module] = {}
+    lost: NeverWatchedError | None = None
+    watched = False
     for name, part in parts:
         if isinstance(part, QATModule):
             cls: Any = _form_of(part, classes, name)
-            made[id(part)] = cls.from_qat_module(part, name or type(part).__name__)
+            owner = name or type(part).__name__
+            try:
+                made[id(part)] = _integers(cls, part, owner)
+                watched |= part.act_observer is not None
+            except NeverWatchedError as error:
+                if isinstance(part, Site):  # without which the network does not run
+                    raise
+                lost = lost or error
+                made[id(part)] = Unreached(owner)
+    if lost is not None and not watched:
+        raise lost
     if not inplace:
         # Copied after the checks; the memo makes the copy hold the integer modules.
         net: Module = copy.deepcopy(module, dict(made))
@@ -241,6 +257,18 @@ def quantize(
             part.forward = QuantizedForward(part, sites)  # type: ignore[method-assign]
         part._training = False
     return net
+
+
+def _integers(cls: Any, part: Module, owner: str) -> Module:
+    """Return the integer form of a module; a class of MegEngine's kind takes it alone."""
+    try:
+        signature(cls.from_qat_module).bind(part, owner)
+    except TypeError:
+        found: Module = cls.from_qat_module(part)
+        if hasattr(found, "owner"):
+            found.owner = owner
+        return found
+    return cls.from_qat_module(part, owner)  # type: ignore[no-any-return]
 
 
 def _form_of(part: Module, classes: dict[type, type], name: str) -> type:
@@ -335,6 +363,23 @@ def hide_fake_quant(module: Module) -> Iterator[None]:
     finally:
         for item, enabled in saved:
             item.enabled = enabled
+
+
+def hook_qat_module(module: Module, func: Callable[..., Any]) -> list[HookHandler]:
+    """Call ``func(module, inputs, outputs)`` after every module in training form.
+
+    Returns the handles, whose ``remove()`` ends it. What ``func`` returns, unless None, replaces
+    the outputs.
+
+    >>> import tianyuan.module as M
+    >>> net = quantize_qat(M.Sequential(M.QuantStub(), M.Linear(2, 2), M.DequantStub()))
+    >>> seen = []
+    >>> _ = hook_qat_module(net, lambda part, inputs, outputs: seen.append(type(part).__name__))
+    >>> _ = net(Tensor([[1.0, 2.0]]))
+    >>> seen
+    ['QuantStub', 'Linear', 'DequantStub']
+    """
+    return [part.register_forward_hook(func) for part in _each("hook_qat_module", module)]
 
 
 def propagate_qconfig(module: Module, qconfig: QConfig) -> None:

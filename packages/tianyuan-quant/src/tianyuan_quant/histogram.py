@@ -10,7 +10,7 @@ from tianyuan.errors import AttrError
 from tianyuan.functional.arguments import real_number, whole
 
 from .arguments import least_scale, mode_of
-from .observer import Observer, params_of_range
+from .observer import NeverWatchedError, Observer, params_of_range
 from .params import QParams, QuantDtype, QuantMode
 
 _LEAST_SHARE = 0.2
@@ -118,7 +118,7 @@ class HistogramObserver(Observer):
         if not self.finite:
             raise AttrError(f"{owner}: its observer saw numbers that are not finite")
         if self.counts is None:
-            raise AttrError(
+            raise NeverWatchedError(
                 f"{owner}: its observer never ran, expected training or calibration first"
             )
 

@@ -15,6 +15,10 @@ from .arguments import FAR, channel_of, least_scale, mode_of, params_of, tensor_
 from .params import QParams, QuantDtype, QuantMode, quant_dtype
 
 
+class NeverWatchedError(AttrError):
+    """Raise where parameters are asked for and nothing has been seen yet."""
+
+
 class Observer(Module):
     """Base of what watches values; ``forward`` returns them as they are.
 
@@ -167,7 +171,7 @@ class MinMaxObserver(Observer):
         """Raise AttrError where the observer never ran or saw numbers that are not finite."""
         low, high = self.min_val.numpy(), self.max_val.numpy()
         if np.any(low == np.float32(FAR)):
-            raise AttrError(
+            raise NeverWatchedError(
                 f"{owner}: its observer never ran, expected training or calibration first"
             )
         if not (np.isfinite(low).all() and np.isfinite(high).all()):
@@ -377,4 +381,4 @@ class PassiveObserver(Observer):
     def check_ready(self, owner: str) -> None:
         """Raise AttrError where nobody has set parameters."""
         if self.held_scale is None:
-            raise AttrError(f"{owner}: parameters of its passive observer were never set")
+            raise NeverWatchedError(f"{owner}: parameters of its passive observer were never set")

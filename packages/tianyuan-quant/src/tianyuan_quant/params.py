@@ -199,6 +199,15 @@ class HostParams:
         )
         return np.asarray((integers - zero).astype(np.float32) * scale.astype(np.float32))
 
+    def carried(self) -> QuantizedDType:
+        """Return a dtype that carries the scale, of which there must be one.
+
+        >>> create_qparams(dtype_meta="qint4", scale=0.5).host("conv").carried().name
+        'qint4'
+        """
+        own = self.dtype
+        return QuantizedDType(own.storage, self.scales[0], self.zero_points[0], own.qmin, own.qmax)
+
     def form(self, lower: float = -np.inf, upper: float = np.inf) -> dict[str, Any]:
         """Return the attributes that end quantised ops, with real bounds taken in."""
         scale, zero = np.float32(self.scales[0]), self.zero_points[0]
@@ -233,7 +242,7 @@ def host_params(form: Any, owner: str) -> HostParams:
     if isinstance(form, QuantizedDType):
         assert form.lower is not None
         assert form.upper is not None
-        dtype = QuantDtype(f"q{form.storage}", form.storage, form.lower, form.upper)
+        dtype = QuantDtype(form.name, form.storage, form.lower, form.upper)
         return HostParams((form.scale,), (form.zero_point,), -1, dtype)
     raise AttrError(
         f"{owner}: dtype carries no scale, got {form!r}, expected QParams or one of "

@@ -20,7 +20,7 @@ from tianyuan.module import Module
 from .qat.module import QATModule, recalled, remember
 from .qat.product import activate
 from .registration import qat_class_of
-from .watch import MOVES, Calls, Event, Flow, run_op, watch
+from .watch import IN_RANGE, MOVES, Calls, Event, Flow, run_op, watch
 
 # Ops that have an integer form, which needs quantised inputs and a scale for its result.
 INTEGER = frozenset({"add", "concat", "avg_pool2d", "adaptive_avg_pool2d", "mean"})
@@ -245,7 +245,7 @@ class Run:
     def plain(self, op: Any, operands: Sequence[Any], attrs: Any) -> Any:
         """Run an op whose result is not quantised by itself."""
         result = run_op(op, operands, attrs)
-        if op.name in MOVES or op.name in _BOUNDS:
+        if op.name in MOVES or op.name in _BOUNDS or op.name in IN_RANGE:
             remember(result, recalled(operands[0]))
         return result
 

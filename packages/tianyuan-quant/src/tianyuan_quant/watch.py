@@ -17,6 +17,8 @@ from .qat.module import QATModule
 
 # Ops that keep integers what they are, whatever scale they have.
 MOVES = frozenset({"reshape", "transpose", "slice", "copy", "take", "broadcast_to", "max_pool2d"})
+# Ops whose results lie in the range of their input, so that its scale serves for them.
+IN_RANGE = frozenset({"adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool2d", "pad"})
 
 
 @dataclass(frozen=True)

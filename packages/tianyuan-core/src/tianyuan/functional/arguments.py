@@ -86,9 +86,17 @@ def scalar_kind(value: bool | float) -> type:
 
 
 def floating(value: Tensor) -> Tensor:
-    """Return a floating or complex tensor as it is and any other as float32."""
-    keeps = dtypes.is_float(value.dtype) or dtypes.is_complex(value.dtype)
-    return value if keeps else cast(Tensor, value.cast("float32"))
+    """Return a floating or complex tensor as it is and any other as float32.
+
+    A quantised one becomes the numbers that it stands for.
+    """
+    if dtypes.is_float(value.dtype) or dtypes.is_complex(value.dtype):
+        return value
+    quant = getattr(value, "qparams", None)
+    if quant is None:
+        return cast(Tensor, value.cast("float32"))
+    how = {"scales": quant.scales, "zero_points": quant.zero_points, "axis": quant.axis}
+    return run("dequantize", value, **how)
 
 
 def same_dtype(op: str, *values: Tensor) -> list[Tensor]:

@@ -155,7 +155,12 @@ def pad(src: Tensor, pad_width: Any, mode: str = "constant", constant_value: flo
         )
     widths += [(0, 0)] * (found.ndim - len(widths))
     before, after = (tuple(int(width[i]) for width in widths) for i in (0, 1))
-    return run("pad", found, before=before, after=after, mode=kind, value=float(constant_value))
+    value = float(constant_value)
+    if found.qparams is not None and kind == "constant":
+        from .quantized_dtype import stored_number
+
+        value = float(stored_number("pad", value, found))
+    return run("pad", found, before=before, after=after, mode=kind, value=value)
 
 
 def pixel_shuffle(inp: Tensor, upscale_factor: int) -> Tensor:

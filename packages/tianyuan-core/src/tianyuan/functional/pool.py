@@ -29,6 +29,8 @@ def _largest(op: str, inp: Any, **attrs: Any) -> Tensor:
     given = tensor(op, inp)
     if given.dtype.kind not in "iu":
         return run(op, floating(given), **attrs)
+    if given.qparams is not None:
+        return run(op, given, **attrs)
     # Wide enough to hold every integer of up to 32 bits.
     wide = given.cast("float32" if given.dtype.itemsize < 4 else "float64")
     return cast(Tensor, run(op, wide, **attrs).cast(given.dtype))

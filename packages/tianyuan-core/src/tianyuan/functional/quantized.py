@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,105 +12,20 @@ from ..errors import AttrError, DTypeError, ShapeError
 from ..imperative.tensor import Tensor
 from ..op import QuantParams
 from ..ops import quantized_rules as rules
-from .arguments import choice, pair, real_number, run, tensor, whole
+from .arguments import choice, pair, run, tensor
 from .conv import plain_weight
+from .elemwise import clip
+from .elemwise import round as round_
 from .joining import concat, cut, tile
 from .movement import reshape, transpose
+from .quantized_dtype import QuantizedDType, qint4, qint8, qint8_narrow, qint32, quint4, quint8
 
 __all__ = [
     "QuantizedDType", "batch_conv_bias_activation", "conv_bias_activation", "conv_transpose2d",
-    "qint8", "qint8_narrow", "quint8",
+    "qint32", "qint4", "qint8", "qint8_narrow", "quint4", "quint8",
 ]  # fmt: skip
 
 _MODES = ("identity", "relu")
-
-
-@dataclass(frozen=True)
-class QuantizedDType:
-    """What a quantised result is stored as: real = scale * (q - zero_point).
-
-    Attributes:
-        storage: ``int8`` or ``uint8``.
-        scale: a positive normal float32 number; what is given is rounded to float32.
-        zero_point: the integer that stands for 0.
-        lower, upper: the integers in use.
-
-    Raises:
-        AttrError: where the scale is not usable, or an integer lies outside of the storage.
-
-    >>> QuantizedDType("int8", 0.5)
-    QuantizedDType(storage='int8', scale=0.5, zero_point=0, lower=-128, upper=127)
-    """
-
-    storage: str
-    scale: float
-    zero_point: int = 0
-    lower: int | None = None
-    upper: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.storage not in rules.EIGHT_BITS:
-            raise DTypeError(
-                f"QuantizedDType: unknown storage, got {self.storage!r}, expected int8 or uint8"
-            )
-        least, largest = rules.quant_range(self.storage)
-        bounds = {"lower": least, "upper": largest}
-        for name, usual in bounds.items():
-            given = getattr(self, name)
-            object.__setattr__(self, name, usual if given is None else int(given))
-        given_scale = real_number("QuantizedDType", "scale", self.scale)
-        whole("QuantizedDType", "zero_point", self.zero_point)
-        scale = rules.ratio(given_scale)
-        rules.check_factor("QuantizedDType", "scale", scale)
-        object.__setattr__(self, "scale", scale)
-        if not least <= self.zero_point <= largest:
-            raise AttrError(
-                f"QuantizedDType: zero point is out of range, got {self.zero_point}, expected "
-                f"{least} to {largest}"
-            )
-
-    def form(self, nonlinear_mode: str = "identity") -> dict[str, Any]:
-        """Return the attributes that end quantised ops; ``relu`` starts the range at real zero.
-
-        >>> qint8(0.5).form("relu")["lower"]
-        0
-        """
-        assert self.lower is not None
-        relu = nonlinear_mode == "relu"
-        return {
-            "scale": self.scale,
-            "zero_point": self.zero_point,
-            "dtype": self.storage,
-            "lower": max(self.lower, self.zero_point) if relu else self.lower,
-            "upper": self.upper,
-        }
-
-
-def qint8(scale: float) -> QuantizedDType:
-    """Return the dtype of symmetric integers from -128 to 127.
-
-    >>> qint8(0.25).scale
-    0.25
-    """
-    return QuantizedDType("int8", scale)
-
-
-def qint8_narrow(scale: float) -> QuantizedDType:
-    """Return the dtype of symmetric integers from -127 to 127.
-
-    >>> qint8_narrow(0.25).lower
-    -127
-    """
-    return QuantizedDType("int8", scale, 0, -127, 127)
-
-
-def quint8(scale: float, zero_point: int = 128) -> QuantizedDType:
-    """Return the dtype of integers from 0 to 255 around a zero point.
-
-    >>> quint8(0.25, 3).zero_point
-    3
-    """
-    return QuantizedDType("uint8", scale, int(zero_point))
 
 
 def _quant(op: str, x: Tensor, what: str, axis: int = -1) -> QuantParams:
@@ -150,9 +64,10 @@ def _biased(op: str, bias: Tensor | None, scales: np.ndarray, channels: int) -> 
     flat = reshape(bias, (channels,))
     if flat.dtype.name == "int32":
         return [flat]
-    values = np.rint(flat.numpy().astype(np.float64) / scales)
-    limit = rules.ACCUMULATOR_LIMIT
-    return [Tensor(np.clip(values, -limit, limit).astype(np.int32), "int32")]
+    # In ops, since a bias may be a value of a trace.
+    steps = round_(flat.astype("float64") / Tensor(scales, "float64"))
+    limit = float(rules.ACCUMULATOR_LIMIT)
+    return [clip(steps, -limit, limit).astype("int32")]
 
 
 def _convolved(

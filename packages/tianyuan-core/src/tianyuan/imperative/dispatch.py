@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import abi, config, native, plugins, registry, shapes
-from ..errors import AttrError, DeviceError, KernelError, ShapeError, TraceError
+from ..dtypes import is_float
+from ..errors import AttrError, DeviceError, DTypeError, KernelError, ShapeError, TraceError
 from ..kernel import PLAIN, SAME, Call, CFunction, Context, DeviceSpec, Kernel
 from ..op import NO_ATTRS, Op, Specs, TensorSpec, intern_spec
 from . import memory, monitor, precision
@@ -96,6 +97,8 @@ class _Plan:
         op.check_count(len(specs))
         device = _common_device(op, specs)
         self.specs = tuple(map(intern_spec, op.infer(specs, attrs)))
+        if any(spec.quant is not None for spec in specs):
+            _expect_numbers(op, specs, self.specs)
         if not specs and device != "cpu":
             self.specs = tuple(TensorSpec(s.shape, s.dtype, device, s.quant) for s in self.specs)
         call = Call(op, specs, self.specs, attrs, native.get_num_threads())
@@ -109,6 +112,23 @@ class _Plan:
             self.native = (
                 *_encode(kernel, call), self.workspace, call.threads, _title(kernel, call), kernel,
             )  # fmt: skip
+
+
+# They order or copy elements, for which integers serve as well as the numbers they stand for.
+_OF_INTEGERS = ("argmax", "argmin", "argsort", "cast")
+
+
+def _expect_numbers(op: Op, specs: Specs, outputs: Specs) -> None:
+    """Raise DTypeError where an op would take a quantised tensor's integers for numbers."""
+    to_floats = op.name == "cast" and is_float(outputs[0].dtype)
+    aware = op.family == "quantized" or any(spec.quant is not None for spec in outputs)
+    if aware or (op.name in _OF_INTEGERS and not to_floats):
+        return
+    spec = next(spec for spec in specs if spec.quant is not None)
+    raise DTypeError(
+        f"{op.name}: an input is quantised, got {spec.dtype.name} at scale {spec.quant.scales[0]:g}"  # type: ignore[union-attr]
+        ", whose integers are no numbers yet; expected its numbers, x.astype('float32')"
+    )
 
 
 _plans: dict[Any, _Plan] = {}

@@ -144,12 +144,19 @@ class Methods(Arithmetic):
     def astype(self, dtype: Any) -> Tensor:
         """Return this tensor converted to another dtype.
 
+        Of a quantised tensor, floats are the numbers that it stands for. A dtype with a scale,
+        such as ``functional.quantized.qint8(scale)``, quantises.
+
         Example:
             >>> import tianyuan as ty
             >>> ty.Tensor([1.7]).astype("int32").tolist()
             [1]
         """
-        return cast("Tensor", self.cast(dtype))
+        if self._spec.quant is None and not hasattr(dtype, "storage"):
+            return cast("Tensor", self.cast(dtype))
+        from ..functional.quantized_dtype import converted
+
+        return converted(cast("Tensor", self), dtype)
 
     def reshape(self, *shape: Any) -> Tensor:
         """Return this tensor in another shape; one extent may be -1.

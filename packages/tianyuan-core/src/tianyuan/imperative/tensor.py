@@ -28,7 +28,8 @@ class Tensor(Methods):
     Args:
         data: array-like, scalar or another Tensor; copied. Python floats and float64 arrive as
             float32, int64 as int32, unless ``dtype`` says otherwise.
-        dtype: dtype to convert to.
+        dtype: dtype to convert to; one with a scale, such as ``functional.quantized.qint8(0.5)``,
+            quantises numbers, and takes integers as those that stand for numbers.
         device: where it lies, ``get_default_device()`` if None.
         is_const, no_cache: accepted for MegEngine's sake and without effect.
         format: a label, see ``Tensor.format``.
@@ -68,8 +69,12 @@ class Tensor(Methods):
         self.name = name or ""
         if format != "default":
             self.__dict__["format"] = known_format(format)
+        if dtype is not None and hasattr(dtype, "storage"):
+            from ..functional.quantized_dtype import created
+
+            data, dtype = created(data, dtype, where), None
         if isinstance(data, Tensor):
-            source = data if dtype is None else data.cast(dtype)
+            source = data if dtype is None else data.astype(dtype)
             source = source if where in (None, source.device) else source.to(where)
             self._data, self._spec = source._own(), source._spec
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -268,3 +269,21 @@ class Conv3d(ConvNd):
             self.conv_mode,
         )  # fmt: skip
         return result
+
+
+# MegEngine has convolutions of all kinds in the module of this name; here they stand above it.
+_ABOVE = (
+    "ConvRelu2d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
+    "ConvTransposeRelu2d",
+    "DeformableConv2d",
+    "LocalConv2d",
+    "RegionRestrictedConv",
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ABOVE:
+        return getattr(import_module(__package__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -199,3 +200,13 @@ class Dropout(Module):
 
     def _module_info_string(self) -> str:
         return f"drop_prob={self.drop_prob}"
+
+
+# MegEngine has this one too in the module of this name; here they stand above it.
+_ABOVE = ("LinearRelu",)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ABOVE:
+        return getattr(import_module(__package__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,6 +6,7 @@ from typing import Any
 
 from tianyuan import Tensor
 from tianyuan.errors import AttrError
+from tianyuan.functional.quantized import QuantizedDType
 from tianyuan.imperative.state import state
 from tianyuan.module import Module
 
@@ -29,6 +30,9 @@ class QATModule(Module):
     >>> form.set_qconfig(min_max_fakequant_qconfig)
     >>> form.get_weight_dtype().name, form.get_activation_dtype().name
     ('qint8_narrow', 'qint8')
+    >>> _ = form(Tensor([[1.0, 2.0, 3.0]]))
+    >>> form.get_activation_dtype().scale == form.get_activation_qparams().scale.item()
+    True
     """
 
     with_weight = True
@@ -148,13 +152,13 @@ class QATModule(Module):
 
     # What conversion asks.
 
-    def get_weight_dtype(self) -> QuantDtype | None:
-        """Return the quantised dtype of the weight, or None."""
-        return None if self.weight_observer is None else self.weight_observer.dtype
+    def get_weight_dtype(self) -> QuantDtype | QuantizedDType | None:
+        """Return the quantised dtype of the weight, or None; one scale that is known is in it."""
+        return _dtype(self.weight_observer, self.weight_fake_quant)
 
-    def get_activation_dtype(self) -> QuantDtype | None:
-        """Return the quantised dtype of the result, or None."""
-        return None if self.act_observer is None else self.act_observer.dtype
+    def get_activation_dtype(self) -> QuantDtype | QuantizedDType | None:
+        """Return the quantised dtype of the result, or None; a scale that is known is in it."""
+        return _dtype(self.act_observer, self.act_fake_quant)
 
     def get_weight_qparams(self) -> QParams | None:
         """Return the parameters of the weight, or None."""
@@ -208,6 +212,18 @@ def _learned(fake: FakeQuantize | None) -> Any:
 def _qparams(observer: Any, fake: FakeQuantize | None) -> QParams | None:
     source = _learned(fake) or observer
     return None if source is None else source.get_qparams()
+
+
+def _dtype(observer: Any, fake: FakeQuantize | None) -> QuantDtype | QuantizedDType | None:
+    source = fake if observer is None else observer
+    if source is None:
+        return None
+    try:
+        found = _host(type(source).__name__, observer, fake)
+    except AttrError:  # nothing usable was seen yet
+        found = None
+    dtype: QuantDtype = source.dtype
+    return dtype if found is None or len(found.scales) > 1 else found.carried()
 
 
 def _host(owner: str, observer: Any, fake: FakeQuantize | None) -> HostParams:

@@ -12,7 +12,7 @@ from tianyuan.functional.quantized import spread_input, turned_weight
 
 from .. import qat
 from ..registration import register_quantized
-from .module import emit, source_of
+from .module import emit, integers_of
 from .product import QuantizedProduct
 
 
@@ -79,7 +79,7 @@ class _Convolution(QuantizedProduct):
 
     def forward(self, inp: Tensor) -> Tensor:
         """Return the quantised convolution of quantised images."""
-        quant, x = self.quantised(inp), source_of(inp)
+        quant, x = self.quantised(inp), integers_of(inp)
         return emit(
             "conv2d_quantized", *self.operands(x, quant), **self.geometry,
             **self.product_attrs(quant),
@@ -126,7 +126,7 @@ class _Transposed(_Convolution):
 
     def forward(self, inp: Tensor) -> Tensor:
         """Return the quantised transposed convolution, that of a spread input."""
-        quant, x = self.quantised(inp), source_of(inp)
+        quant, x = self.quantised(inp), integers_of(inp)
         window = self.stored().shape[2:]
         spread, margins = spread_input(self.owner, x, quant, window, self.places)
         return emit(

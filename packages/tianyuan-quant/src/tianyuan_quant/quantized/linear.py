@@ -10,7 +10,7 @@ from tianyuan.errors import AttrError
 
 from .. import qat
 from ..registration import register_quantized
-from .module import QuantizedModule, emit, source_of
+from .module import QuantizedModule, emit, integers_of
 from .product import QuantizedProduct
 
 
@@ -20,7 +20,7 @@ class _LinearMap(QuantizedProduct):
 
     def forward(self, inp: Tensor) -> Tensor:
         """Return the quantised product of quantised rows with the weight."""
-        quant, x = self.quantised(inp), source_of(inp)
+        quant, x = self.quantised(inp), integers_of(inp)
         lead = x.shape[:-1]
         if len(lead) == 0:
             x = x.reshape(1, x.shape[0])
@@ -80,7 +80,7 @@ class BatchMatMulActivation(QuantizedProduct):
 
     def forward(self, inp: Tensor) -> Tensor:
         """Map quantised (batch, in_features, n) to (batch, out_features, n)."""
-        quant, x = self.quantised(inp), source_of(inp)
+        quant, x = self.quantised(inp), integers_of(inp)
         # Channels of a product are its columns, so the transposed product is computed.
         y = emit(
             "matmul_quantized", *self.operands(x, quant), transpose_a=True, transpose_b=True,

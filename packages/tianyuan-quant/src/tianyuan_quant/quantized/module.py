@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,10 @@ from tianyuan.op import QuantParams
 from ..arguments import tensor_of
 from ..memory import Memory
 from ..params import HostParams, host_params
-from ..watch import run_op
+from ..watch import MOVES, run_op
 
 _sources = Memory()  # the quantised tensor behind floats
+_roundings = Memory()  # what floats of a known range become where a layer reads integers
 
 
 class QuantizedModule(Module):
@@ -90,7 +92,8 @@ class QuantizedModule(Module):
 
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
         """Run as one unit: what surrounds a network's ops does not look inside."""
-        outer, state.interceptor = state.interceptor, None
+        outer = state.interceptor
+        state.interceptor = None if _is_ours(type(self)) else _by_numbers
         numbers = getattr(outer, "numbers", None)
         if numbers is not None:
             inputs, kwargs = on_tensors(source_of, (inputs, kwargs))
@@ -108,13 +111,49 @@ class QuantizedModule(Module):
             DTypeError: where it is no tensor.
         """
         tensor_of(self.owner, x)
-        quant = source_of(x).qparams
+        quant = integers_of(x).qparams
         if quant is None or quant.axis >= 0:
             raise AttrError(
                 f"{self.owner}: its input is not quantised, got {x.dtype.name}; expected a "
                 "QuantStub in front of it, or an example given to quantize_qat"
             )
         return quant
+
+
+class Unreached(QuantizedModule):
+    """Stands for a module that no value went through while the network was watched.
+
+    >>> try:
+    ...     Unreached("spare")(Tensor([1.0]))
+    ... except AttrError as error:
+    ...     print(error)
+    spare: its observer never ran, expected training or calibration that reaches it
+    """
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Refuse: how results are quantised is not known."""
+        raise AttrError(
+            f"{self.owner}: its observer never ran, expected training or calibration that reaches "
+            "it"
+        )
+
+
+# What functional does in integers where it is given quantised tensors.
+_OF_INTEGERS = MOVES | {"adaptive_max_pool2d", "pad"}
+
+
+@cache
+def _is_ours(cls: type) -> bool:
+    """Tell whether a class computes with integers as this package does it."""
+    forward: Any = cls.forward  # type: ignore[attr-defined]
+    return bool(forward.__module__.startswith(f"{__package__}."))
+
+
+def _by_numbers(op: Any, operands: Sequence[Any], attrs: Any) -> Any:
+    """Give ops that know nothing of quantised tensors the numbers these stand for."""
+    if op.family == "quantized" or op.name in _OF_INTEGERS:
+        return run_op(op, operands, attrs)
+    return run_op(op, [dequantise(value) for value in operands], attrs)
 
 
 def on_tensors(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
@@ -165,6 +204,17 @@ def source_of(x: Tensor) -> Tensor:
     """Return the quantised tensor that floats were made from, or the tensor itself."""
     found: Tensor | None = _sources.of(x)
     return x if found is None else found
+
+
+def integers_of(x: Tensor) -> Tensor:
+    """Return the quantised tensor that a layer reads: the source of floats, or their rounding."""
+    found: Tensor | None = _roundings.of(x)
+    return source_of(x) if found is None else found
+
+
+def note_rounding(x: Tensor, integers: Tensor) -> None:
+    """Note which quantised tensor a layer reads in the place of floats."""
+    _roundings.note(x, integers)
 
 
 def dequantise(x: Tensor) -> Tensor:

@@ -8,15 +8,25 @@ from typing import Any
 import tianyuan.functional as F
 import tianyuan.module as M
 from tianyuan import Tensor
+from tianyuan.functional.quantized import QuantizedDType
 from tianyuan.ops import quantized_rules as rules
 
 from .. import qat
-from ..params import HostParams
+from ..params import HostParams, host_params
 from ..qat.product import BOUNDS, activate
 from ..registration import register_quantized
 from ..sites import Forward, Run
-from ..watch import MOVES, run_op
-from .module import QuantizedModule, dequantise, emit, on_tensors, quantise, source_of
+from ..watch import IN_RANGE, MOVES, run_op
+from .module import (
+    QuantizedModule,
+    dequantise,
+    emit,
+    integers_of,
+    note_rounding,
+    on_tensors,
+    quantise,
+    source_of,
+)
 
 
 def _per_tensor(values: Sequence[Any]) -> list[Tensor] | None:
@@ -70,6 +80,15 @@ def _average(x: Tensor, name: str, places: dict[str, Any], result: HostParams, e
     )
 
 
+def _averaged(x: Tensor, op: Any, attrs: Any, result: HostParams, epi: str) -> Tensor | None:
+    """Return an average pool of a quantised tensor in integers; None for another op."""
+    if op.name == "avg_pool2d":
+        return _average(x, "avg_pool2d_quantized", dict(vars(attrs)), result, epi)
+    if op.name == "adaptive_avg_pool2d":
+        return _average(x, "adaptive_avg_pool2d_quantized", {"size": attrs.size}, result, epi)
+    return None
+
+
 class QuantizedSite(QuantizedModule):
     """One op between layers, in integers where it has such a form.
 
@@ -110,14 +129,10 @@ class QuantizedSite(QuantizedModule):
             return add(values, *form)
         if op.name == "concat":
             return concat(values, attrs.axis, *form)
-        if op.name == "avg_pool2d":
-            return _average(x, "avg_pool2d_quantized", dict(vars(attrs)), *form)
-        if op.name == "adaptive_avg_pool2d":
-            return _average(x, "adaptive_avg_pool2d_quantized", {"size": attrs.size}, *form)
         if op.name == "mean" and x.ndim == 4 and attrs.axes == (2, 3):
             y = _average(x, "adaptive_avg_pool2d_quantized", {"size": (1, 1)}, *form)
             return y if attrs.keepdims else y.reshape(y.shape[0], y.shape[1])
-        return None
+        return _averaged(x, op, attrs, *form)
 
 
 class QuantizedRun(Run):
@@ -135,7 +150,31 @@ class QuantizedRun(Run):
                 return self.numbers(run_op(op, [x, *operands[1:]], attrs))
             if op.name in ("relu", "relu6"):
                 return self.numbers(_bounded(x, op.name))
-        return run_op(op, [dequantise(value) for value in operands], attrs)
+        if op.name == "concat":
+            values = [source_of(value) for value in operands]
+            if values[0].qparams is not None and len({v.qparams for v in values}) == 1:
+                return self.numbers(run_op(op, values, attrs))
+        result = run_op(op, [dequantise(value) for value in operands], attrs)
+        if op.name in IN_RANGE or op.name in MOVES:
+            self._round(op, operands, attrs, result)
+        return result
+
+    def _round(self, op: Any, operands: Sequence[Any], attrs: Any, result: Tensor) -> None:
+        """Keep integers at the input's scale for a layer that reads the result, as MegEngine does.
+
+        What reads the floats has them exact; integers that nobody reads are dropped from traces.
+        """
+        x = integers_of(operands[0])
+        quant = x.qparams
+        if quant is None or quant.axis >= 0:
+            return
+        if op.name in MOVES:
+            note_rounding(result, run_op(op, [x, *operands[1:]], attrs))
+            return
+        form = QuantizedDType(x.dtype.name, quant.scales[0], quant.zero_points[0])
+        params = host_params(form, op.name)
+        found = _averaged(x, op, attrs, params, "identity")
+        note_rounding(result, quantise(result, params) if found is None else found)
 
     def placed(self, site: Any, op: Any, operands: Sequence[Any], attrs: Any) -> Any:
         """Run an op in integers where it has such a form."""

@@ -107,10 +107,13 @@ class QuantizedProduct(QuantizedModule):
         """Return the integers of the weight.
 
         Raises:
-            AttrError: where there are none yet.
+            AttrError: where there are none yet, or they were set without their scales.
         """
-        if self.weight is None:
-            raise AttrError(f"{self.owner}: it has no weight yet, see fill")
+        if self.weight is None or self.weight_scale is None:
+            missing = "weight" if self.weight is None else "scale for its weight"
+            raise AttrError(
+                f"{self.owner}: it has no {missing} yet, expected fill(weight, bias, qparams)"
+            )
         return self.weight
 
     def product_attrs(self, quant: QuantParams) -> dict[str, Any]:

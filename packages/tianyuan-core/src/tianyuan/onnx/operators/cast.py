@@ -25,11 +25,11 @@ def _is_plain(dtype: np.dtype) -> bool:
 def converted(node: Node, value: Any, want: np.dtype) -> Any:
     """Return a value in another dtype."""
     if isinstance(value, Tensor) and _is_plain(want):
-        return value.astype(want)
+        return value.cast(want)  # the integers of quantised values, as ONNX has it
     if isinstance(value, Known) and value.is_symbolic:
         if want.kind in "iu":
             return Known(value.array, want)
-        return tensor_of(value).astype(want)
+        return tensor_of(value).cast(want)
     array = array_of(value)
     with np.errstate(all="ignore"):
         return Known(_array_cast(node, array, want))

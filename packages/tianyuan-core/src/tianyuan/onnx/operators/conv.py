@@ -223,7 +223,7 @@ def conv_integer(
 ) -> Tensor:
     """Convolve integers exactly, in float64, which holds every sum of 32 bits."""
     expect_images(x, w)
-    wide = x.astype("float64")
+    wide = x.cast("float64")
     wide = wide if x_zero is None else run("sub", wide, reshaped(x_zero, ()).astype("float64"))
     weight = centred_weight(w, w_zero)
     at = window(node, x.shape[2:], check_kernel(node, w))
@@ -232,7 +232,7 @@ def conv_integer(
 
 def centred_weight(w: Tensor, zero: Tensor | None) -> Tensor:
     """Return a weight minus its zero point, of one per output channel or one for all."""
-    wide = w.astype("float64")
+    wide: Tensor = w.cast("float64")
     if zero is None:
         return wide
     shape = () if zero.size == 1 else (zero.shape[0], *(1,) * (w.ndim - 1))
