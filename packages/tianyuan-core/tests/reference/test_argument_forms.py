@@ -129,3 +129,39 @@ def test_eye_takes_both_extents_at_once(extents: object) -> None:
     np.testing.assert_array_equal(F.eye(T(2), T(3)).numpy(), np.eye(2, 3))
     with pytest.raises(ShapeError, match="eye: expected one or two extents"):
         F.eye((2, 3, 4))
+
+
+IMAGE = np.arange(32, dtype=np.float32).reshape(1, 2, 4, 4) / 7
+BOXES = np.float32([[0, 0, 0, 3, 3]])
+MAP = np.tile(np.float32([1.0, 2.0]), (1, 2, 2, 1))
+
+
+@pytest.mark.parametrize(
+    ("function", "word"),
+    [
+        (lambda w: F.nn.interpolate(T(IMAGE), scale_factor=2, mode=w), "bilinear"),
+        (lambda w: F.nn.interpolate(T(IMAGE), scale_factor=2, mode=w), "nearest"),
+        (lambda w: F.vision.resize(T(IMAGE), (8, 8), imode=w), "nearest"),
+        (lambda w: F.vision.roi_pooling(T(IMAGE), T(BOXES), 2, mode=w), "average"),
+        (lambda w: F.vision.roi_align(T(IMAGE), T(BOXES), 2, mode=w), "max"),
+        (lambda w: F.vision.remap(T(IMAGE), T(MAP), border_mode=w), "reflect"),
+        (lambda w: F.vision.remap(T(IMAGE), T(MAP), interp_mode=w), "nearest"),
+        (lambda w: F.nn.avg_pool2d(T(IMAGE), 2, 1, 1, mode=w), "average"),
+        (lambda w: F.nn.pad(T(IMAGE), ((0, 0), (0, 0), (1, 1)), w), "replicate"),
+        (lambda w: F.nn.conv2d(T(IMAGE), T(IMAGE[..., :3]), conv_mode=w), "convolution"),
+        (lambda w: F.loss.l1_loss(T(IMAGE), 0 * T(IMAGE), w), "sum"),
+        (lambda w: F.loss.square_loss(T(IMAGE), 0 * T(IMAGE), w), "mean"),
+        (lambda w: F.loss.hinge_loss(T(IMAGE), 0 * T(IMAGE) - 1, norm=w), "L2"),
+        (lambda w: F.loss.cross_entropy(T(IMAGE[0, 0]), T([0, 1, 2, 3]), reduction=w),
+         "none"),
+        (lambda w: F.vision.cvt_color(T(np.full((1, 1, 1, 3), 9, "uint8")), w), "BGR2GRAY"),
+    ],
+)  # fmt: skip
+def test_words_mean_the_same_in_any_case(function, word):
+    wanted = function(word).numpy()
+    for other in (word.upper(), word.lower(), word.capitalize()):
+        np.testing.assert_array_equal(function(other).numpy(), wanted)
+    with pytest.raises(AttrError, match=r"unknown, got 'nothing', expected"):
+        function("nothing")
+    with pytest.raises(AttrError, match=r"unknown, got 3, expected"):
+        function(3)

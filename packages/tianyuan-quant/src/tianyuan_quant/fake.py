@@ -9,6 +9,7 @@ import tianyuan.functional as F
 from tianyuan import Parameter, Tensor
 from tianyuan.autodiff import Function
 from tianyuan.errors import AttrError, ShapeError
+from tianyuan.imperative.observe import note_read
 from tianyuan.module import Module
 
 from .arguments import least_scale, params_of, switch, tensor_of
@@ -168,7 +169,17 @@ class FakeQuantize(Module):
     def __init__(self, dtype: str | QuantDtype, enable: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.dtype = quant_dtype(dtype)
-        self.enabled = switch(type(self).__name__, "enable", enable)
+        self._enabled = switch(type(self).__name__, "enable", enable)
+
+    @property
+    def enabled(self) -> bool:
+        """Whether it quantises; a trace that read it is made anew once it differs."""
+        note_read(self, "enabled")
+        return self._enabled
+
+    @enabled.setter
+    def enabled(self, value: bool) -> None:
+        self._enabled = bool(value)
 
     def enable(self) -> None:
         """Quantise from now on."""

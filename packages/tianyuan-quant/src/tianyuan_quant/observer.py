@@ -9,6 +9,7 @@ import tianyuan.functional as F
 from tianyuan import Tensor
 from tianyuan.errors import AttrError, ShapeError
 from tianyuan.functional.arguments import numbers_of, real_number
+from tianyuan.imperative.observe import note_read
 from tianyuan.module import Module
 
 from .arguments import FAR, channel_of, least_scale, mode_of, params_of, tensor_of
@@ -43,7 +44,17 @@ class Observer(Module):
     def __init__(self, dtype: str | QuantDtype, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.dtype = quant_dtype(dtype)
-        self.enabled = True
+        self._enabled = True
+
+    @property
+    def enabled(self) -> bool:
+        """Whether it watches; a trace that read it is made anew once it differs."""
+        note_read(self, "enabled")
+        return self._enabled
+
+    @enabled.setter
+    def enabled(self, value: bool) -> None:
+        self._enabled = bool(value)
 
     @property
     def qmin(self) -> int:
@@ -70,7 +81,7 @@ class Observer(Module):
 
     @training.setter
     def training(self, value: bool) -> None:
-        self._training = self.enabled = bool(value)
+        self._training = self._enabled = bool(value)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the input, having looked at it where enabled and there is anything to see.

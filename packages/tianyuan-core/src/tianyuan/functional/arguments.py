@@ -290,14 +290,21 @@ def same_shape(left: Sequence[int], right: Sequence[int]) -> bool:
 
 
 def choice(op: str, what: str, value: Any, allowed: Sequence[str]) -> str:
-    """Return a word that must be one of those allowed.
+    """Return that of the allowed words which a given one is, whatever its case.
 
     Raises:
-        AttrError: where it is not.
+        AttrError: where it is none.
+
+    >>> choice("interpolate", "mode", "BILINEAR", ("bilinear", "nearest"))
+    'bilinear'
     """
-    if value not in allowed:
-        raise AttrError(f"{op}: {what} is unknown, got {value!r}, expected {' or '.join(allowed)}")
-    return str(value)
+    if value in allowed:
+        return str(value)
+    small = value.lower() if isinstance(value, str) else None
+    for word in allowed:
+        if word.lower() == small:
+            return word
+    raise AttrError(f"{op}: {what} is unknown, got {value!r}, expected {' or '.join(allowed)}")
 
 
 def accepts_keepdim(function: _Function) -> _Function:

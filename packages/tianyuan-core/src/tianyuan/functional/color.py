@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any, cast
 
 from .. import shapes
-from ..errors import AttrError, DTypeError, ShapeError
+from ..errors import DTypeError, ShapeError
 from ..imperative.tensor import Tensor
 from . import elemwise
-from .arguments import run, tensor
+from .arguments import choice, run, tensor
 from .joining import concat, cut
 from .movement import broadcast_to, reshape
 
@@ -62,10 +62,7 @@ def cvt_color(inp: Tensor, mode: str = "") -> Tensor:
     [[[[18]]]]
     """
     image = tensor("cvt_color", inp)
-    if mode not in _MODES:
-        raise AttrError(
-            f"cvt_color: mode is unknown, got {mode!r}, expected one of {', '.join(_MODES)}"
-        )
+    mode = choice("cvt_color", "mode", mode, tuple(_MODES))
     if image.dtype.name not in ("uint8", "float32"):
         raise DTypeError(
             f"cvt_color: dtype is not accepted, got {image.dtype.name}, expected uint8 or float32"

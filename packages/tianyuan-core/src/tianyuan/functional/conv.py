@@ -70,7 +70,7 @@ def conv2d(
     >>> conv2d(Tensor([[[[1.0, 2.0, 4.0]]]]), Tensor([[[[1.0, -1.0]]]])).tolist()
     [[[[-1.0, -2.0]]]]
     """
-    choice("conv2d", "conv_mode", conv_mode, _CONV_MODES)
+    conv_mode = choice("conv2d", "conv_mode", conv_mode, _CONV_MODES)
     choice("conv2d", "compute_mode", compute_mode, _COMPUTE_MODES)
     vertical, horizontal = pair("conv2d", "padding", padding)
     x, w = _operands("conv2d", inp, plain_weight("conv2d", weight, groups, 4))
@@ -261,7 +261,7 @@ def conv3d(
     >>> conv3d(Tensor([[[[[1.0]], [[2.0]]]]]), Tensor([[[[[3.0]], [[4.0]]]]])).tolist()
     [[[[[11.0]]]]]
     """
-    choice("conv3d", "conv_mode", conv_mode, _CONV_MODES)
+    conv_mode = choice("conv3d", "conv_mode", conv_mode, _CONV_MODES)
     stride, padding, dilation = (
         triple("conv3d", what, value, least)
         for what, value, least in (

@@ -46,7 +46,7 @@ def ctc_loss(
     '0.288'
     """
     op = "ctc_loss"
-    choice(op, "reduction", reduction, ("mean", "sum", "none"))
+    reduction = choice(op, "reduction", reduction, ("mean", "sum", "none"))
     scores = floating(tensor(op, pred, "pred"))
     if scores.ndim != 3:
         raise ShapeError(

@@ -231,7 +231,7 @@ def meshgrid(*inputs: Tensor, indexing: str = "xy") -> list[Tensor]:
     >>> [part.tolist() for part in meshgrid(Tensor([1, 2]), Tensor([3, 4, 5]), indexing="ij")]
     [[[1, 1, 1], [2, 2, 2]], [[3, 4, 5], [3, 4, 5]]]
     """
-    choice("meshgrid", "indexing", indexing, ("xy", "ij"))
+    indexing = choice("meshgrid", "indexing", indexing, ("xy", "ij"))
     for value in inputs:
         if tensor("meshgrid", value).ndim != 1:
             raise ShapeError(

@@ -144,7 +144,7 @@ def pad(src: Tensor, pad_width: Any, mode: str = "constant", constant_value: flo
     [2, 1, 2, 3, 2, 1]
     """
     found, pad_width = tensor("pad", src), numbers_of(pad_width)
-    kind = _PAD_MODES[choice("pad", "mode", str(mode).lower(), tuple(_PAD_MODES))]
+    kind = _PAD_MODES[choice("pad", "mode", mode, tuple(_PAD_MODES))]
     alone = found.ndim == 1 and is_pair(pad_width)
     given = pad_width if isinstance(pad_width, Iterable) else [pad_width]
     widths: list[Any] = [pad_width] if alone else list(given)

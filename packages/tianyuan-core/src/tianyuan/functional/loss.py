@@ -24,7 +24,8 @@ _REDUCTIONS = ("mean", "sum", "none")
 
 
 def _reduced(op: str, loss: Tensor, reduction: str) -> Tensor:
-    if choice(op, "reduction", reduction, _REDUCTIONS) == "none":
+    reduction = choice(op, "reduction", reduction, _REDUCTIONS)
+    if reduction == "none":
         return loss
     return math.mean(loss) if reduction == "mean" else math.sum(loss)
 
@@ -51,7 +52,7 @@ def l1_loss(pred: Tensor, label: Tensor, reduction: str = "mean") -> Tensor:
     >>> l1_loss(Tensor([1.0, 4.0]), Tensor([2.0, 2.0])).item()
     1.5
     """
-    choice("l1_loss", "reduction", reduction, _REDUCTIONS)
+    reduction = choice("l1_loss", "reduction", reduction, _REDUCTIONS)
     pred, label = _pair("l1_loss", pred, label)
     return _reduced("l1_loss", elemwise.abs(elemwise.sub(pred, label)), reduction)
 
@@ -66,7 +67,7 @@ def square_loss(pred: Tensor, label: Tensor, reduction: str = "mean") -> Tensor:
 
 
 def _squared(op: str, pred: Tensor, label: Tensor, reduction: str) -> Tensor:
-    choice(op, "reduction", reduction, _REDUCTIONS)
+    reduction = choice(op, "reduction", reduction, _REDUCTIONS)
     pred, label = _pair(op, pred, label)
     return _reduced(op, elemwise.square(elemwise.sub(pred, label)), reduction)
 
@@ -93,7 +94,7 @@ def cross_entropy(
     >>> f"{cross_entropy(Tensor([[0.0, 0.0]]), Tensor([1])).item():.3f}"
     '0.693'
     """
-    choice("cross_entropy", "reduction", reduction, _REDUCTIONS)
+    reduction = choice("cross_entropy", "reduction", reduction, _REDUCTIONS)
     if not 0 <= label_smooth <= 1:
         raise AttrError(
             f"cross_entropy: label_smooth must be in 0 to 1, got {label_smooth}, "
@@ -154,7 +155,7 @@ def binary_cross_entropy(
     '0.693'
     """
     op = "binary_cross_entropy"
-    choice(op, "reduction", reduction, _REDUCTIONS)
+    reduction = choice(op, "reduction", reduction, _REDUCTIONS)
     pred, label = _pair(op, pred, label)
     if with_logits:
         # log(1 + e^x) - x*y is the same and does not overflow.
@@ -178,8 +179,8 @@ def hinge_loss(pred: Tensor, label: Tensor, norm: str = "L1", reduction: str = "
     >>> hinge_loss(Tensor([[0.5, -2.0]]), Tensor([[1.0, -1.0]])).item()
     0.5
     """
-    choice("hinge_loss", "reduction", reduction, _REDUCTIONS)
-    choice("hinge_loss", "norm", norm, ("L1", "L2"))
+    reduction = choice("hinge_loss", "reduction", reduction, _REDUCTIONS)
+    norm = choice("hinge_loss", "norm", norm, ("L1", "L2"))
     pred, label = _pair("hinge_loss", pred, label)
     if pred.ndim < 2:
         raise ShapeError(
@@ -210,7 +211,7 @@ def huber_loss(pred: Tensor, label: Tensor, reduction: str = "mean", delta: floa
     >>> huber_loss(Tensor([0.0, 0.0]), Tensor([1.0, 3.0]), "none").tolist()
     [0.5, 2.5]
     """
-    choice("huber_loss", "reduction", reduction, _REDUCTIONS)
+    reduction = choice("huber_loss", "reduction", reduction, _REDUCTIONS)
     if not delta > 0:
         raise AttrError(f"huber_loss: delta must be positive, got {delta}, expected delta > 0")
     pred, label = _pair("huber_loss", pred, label)
@@ -234,7 +235,7 @@ def smooth_l1_loss(
     >>> smooth_l1_loss(Tensor([0.0, 0.0]), Tensor([1.0, 3.0]), "none").tolist()
     [0.5, 2.5]
     """
-    choice("smooth_l1_loss", "reduction", reduction, _REDUCTIONS)
+    reduction = choice("smooth_l1_loss", "reduction", reduction, _REDUCTIONS)
     if not beta >= 0:
         raise AttrError(
             f"smooth_l1_loss: beta must not be negative, got {beta}, expected beta >= 0"
@@ -258,7 +259,7 @@ def nll_loss(pred: Tensor, label: Tensor, axis: int = 1, reduction: str = "mean"
     >>> nll_loss(Tensor([[-1.0, -2.0]]), Tensor([1])).item()
     2.0
     """
-    choice("nll_loss", "reduction", reduction, _REDUCTIONS)
+    reduction = choice("nll_loss", "reduction", reduction, _REDUCTIONS)
     logs = floating(tensor("nll_loss", pred, "pred"))
     axis = shapes.normalize_axis("nll_loss", axis if logs.ndim > 1 else 0, logs.ndim)
     picked = indexing_one_hot(logs, _labels(label, logs.shape[axis]), axis)
@@ -279,7 +280,7 @@ def kl_div(
     >>> kl_div(Tensor([[0.0, -1.0]]), Tensor([[1.0, 0.0]]), "batchmean").item()
     0.0
     """
-    choice("kl_div", "reduction", reduction, (*_REDUCTIONS, "batchmean"))
+    reduction = choice("kl_div", "reduction", reduction, (*_REDUCTIONS, "batchmean"))
     pred, label = _pair("kl_div", pred, label)
     label = floating(label)
     if log_target:

@@ -74,8 +74,8 @@ def rotate(
     >>> rotate(Tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), 180).numpy().round(3).tolist()
     [[[[4.0, 3.0], [2.0, 1.0]]]]
     """
-    choice("rotate", "format", format, ("NCHW", "NHWC"))
-    choice("rotate", "interp_mode", interp_mode, ("bilinear", "linear", "nearest"))
+    format = choice("rotate", "format", format, ("NCHW", "NHWC"))
+    interp_mode = choice("rotate", "interp_mode", interp_mode, ("bilinear", "linear", "nearest"))
     if not numbers.isfinite(angle):
         raise AttrError(f"rotate: angle must be finite, got {angle}, expected degrees")
     image = tensor("rotate", inp)

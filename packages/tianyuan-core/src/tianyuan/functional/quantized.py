@@ -87,7 +87,7 @@ def _convolved(
         multipliers=tuple(rules.multiplier(float(s), out.scale) for s in scales),
         residual_zero_point=0,
         residual_multiplier=1.0,
-        **out.form(choice(op, "nonlinear_mode", str(mode).lower(), _MODES)),
+        **out.form(choice(op, "nonlinear_mode", mode, _MODES)),
     )  # fmt: skip
 
 

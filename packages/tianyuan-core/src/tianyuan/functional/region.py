@@ -93,7 +93,7 @@ def roi_align(
     op = "roi_align"
     image = images(op, inp)
     regions = checked_regions(op, rois, spatial_scale, image.shape[0])
-    choice(op, "mode", mode, ("average", "max"))
+    mode = choice(op, "mode", mode, ("average", "max"))
     out = pair(op, "output_shape", output_shape, 1)
     samples = pair(op, "sample_points", sample_points, 1)
     if aligned:
@@ -153,7 +153,7 @@ def roi_pooling(
     op = "roi_pooling"
     image = images(op, inp)
     regions = checked_regions(op, rois, scale, image.shape[0])
-    choice(op, "mode", mode, ("max", "average"))
+    mode = choice(op, "mode", mode, ("max", "average"))
     out = pair(op, "output_shape", output_shape, 1)
     chosen = run("take", image, regions[:, 0].cast("int32"), axis=0)
     corners = elemwise.floor(elemwise.add(elemwise.mul(regions[:, 1:], scale), 0.5))

@@ -129,7 +129,7 @@ def conv_bias_activation(
             inp, weight, bias, dtype, stride, padding, dilation, groups, nonlinear_mode, conv_mode,
             compute_mode,
         )  # fmt: skip
-    mode = choice(op, "nonlinear_mode", str(nonlinear_mode).lower(), tuple(_ACTIVATIONS))
+    mode = choice(op, "nonlinear_mode", nonlinear_mode, tuple(_ACTIVATIONS))
     y = conv2d(inp, weight, bias, stride, padding, dilation, groups, conv_mode, compute_mode)
     found = _ACTIVATIONS[mode](y)
     return found if dtype is None else found.astype(dtype)

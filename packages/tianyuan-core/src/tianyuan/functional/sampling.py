@@ -170,7 +170,7 @@ def _sampled(
     op: str,
 ) -> Tensor:
     """Return (R, C, OH, OW) for coordinates (R, OH, OW)."""
-    border = choice(op, "border_mode", border_mode.lower(), tuple(_BORDERS))
+    border = choice(op, "border_mode", border_mode, tuple(_BORDERS))
     mode = choice(op, "interp_mode", interp_mode, ("linear", "nearest"))
     rows, height, width = y.shape
     sampler = Sampler(image, batch, border, scalar)
@@ -191,7 +191,7 @@ def images(op: str, inp: Any, format: str = "NCHW", bytes_stay: bool = False) ->
     """
     found = tensor(op, inp)
     found = found if bytes_stay and found.dtype.name == "uint8" else floating(found)
-    choice(op, "format", format, ("NCHW", "NHWC"))
+    format = choice(op, "format", format, ("NCHW", "NHWC"))
     if found.ndim != 4:
         raise ShapeError(
             f"{op}: input has the wrong rank, got shape {shapes.format_shape(found.shape)}, "

@@ -50,7 +50,7 @@ def sync_batch_norm(
     """
     op = "sync_batch_norm"
     tensor(op, inp)
-    mode = choice(op, "eps_mode", str(eps_mode).lower(), ("additive", "max"))
+    mode = choice(op, "eps_mode", eps_mode, ("additive", "max"))
     alone = not training or _size(group) == 1
     if alone and mode == "additive":
         return cast(Tensor, batch_norm(

@@ -62,7 +62,7 @@ def interpolate(
     >>> interpolate(Tensor([[[[1.0, 3.0]]]]), (1, 4)).tolist()
     [[[[1.0, 1.5, 2.5, 3.0]]]]
     """
-    choice("interpolate", "mode", mode, _MODES)
+    mode = choice("interpolate", "mode", mode, _MODES)
     found = tensor("interpolate", inp)
     whole = found.dtype.name == "uint8" and mode != "nearest"
     if whole:
@@ -185,8 +185,8 @@ def resize(
     >>> resize(Tensor([[[[1.0, 3.0]]]]), (1, 2)).tolist()
     [[[[1.0, 3.0]]]]
     """
-    choice("resize", "format", format, ("NCHW", "NHWC"))
-    choice("resize", "imode", imode, ("bilinear", "nearest", "bicubic"))
+    format = choice("resize", "format", format, ("NCHW", "NHWC"))
+    imode = choice("resize", "imode", imode, ("bilinear", "nearest", "bicubic"))
     image = tensor("resize", inp)
     if image.ndim != 4:
         raise ShapeError(

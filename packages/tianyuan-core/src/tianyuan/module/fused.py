@@ -249,9 +249,7 @@ class BatchMatMulActivation(Module):
         self.batch = whole(name, "batch", batch, 0)
         self.in_features = whole(name, "in_features", in_features, 0)
         self.out_features = whole(name, "out_features", out_features, 0)
-        self.nonlinear_mode = choice(
-            name, "nonlinear_mode", str(nonlinear_mode).lower(), ("identity", "relu")
-        )
+        self.nonlinear_mode = choice(name, "nonlinear_mode", nonlinear_mode, ("identity", "relu"))
         shape = (self.batch, self.out_features, self.in_features)
         self.weight = Parameter(np.zeros(shape, np.float32))
         self.bias = Parameter(np.zeros((self.out_features, 1), np.float32)) if bias else None
