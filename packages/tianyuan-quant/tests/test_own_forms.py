@@ -17,6 +17,7 @@ from tianyuan.functional.quantized import conv_bias_activation
 from tianyuan.jit import load, trace
 from tianyuan.module.qat import QATModule
 from tianyuan.module.quantized import QuantizedModule
+from tianyuan.utils.module_stats import module_stats
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(0, 1, (2, 3, 6, 6)).astype(np.float32)
@@ -362,3 +363,49 @@ def test_a_trace_follows_switches_of_observers_and_fake_quantisers():
     seen = net[0].act_observer.max_val.item()
     traced(Tensor(100 * X))
     assert net[0].act_observer.max_val.item() == seen
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (lambda: M.Conv2d(4, 6, 3, stride=2, groups=2), (2, 4, 9, 9)),
+        (lambda: M.ConvBnRelu2d(4, 6, 3, bias=False), (2, 4, 9, 9)),
+        (lambda: M.ConvTranspose2d(4, 6, 3, stride=2), (2, 4, 5, 5)),
+        (lambda: M.ConvTransposeBn2d(4, 6, 3, stride=2), (2, 4, 5, 5)),
+        (lambda: M.Linear(4, 6), (5, 4)),
+        (lambda: M.LinearBnRelu1d(4, 6), (5, 4)),
+        (lambda: M.BatchMatMulActivation(2, 4, 6), (2, 4, 3)),
+    ],
+)
+def test_statistics_count_all_forms_alike(layer, shape):
+    net, x = M.Sequential(M.QuantStub(), layer(), M.DequantStub()), Tensor(RNG.normal(size=shape))
+    total, floats = module_stats(net, inputs=[x], logging_to_stdout=False)
+    # What normalises is a module of its own in floats only.
+    product = next(e["flops_num"] for e in floats.flops if not e["name"].endswith(".bn"))
+    kinds = (M.Conv2d, M.ConvTranspose2d, M.Linear, M.BatchMatMulActivation)
+    biased = next(m for m in net[1].modules() if isinstance(m, kinds)).bias is not None
+    Q.quantize_qat(net).train()
+    made = net(x).size
+    trained, details = module_stats(net.eval(), inputs=[x], logging_to_stdout=False)
+    assert (trained.flops, trained.param_dims) == (product, total.param_dims)
+    assert [entry["name"] for entry in details.flops] == ["1"]
+    Q.quantize(net)
+    integers, details = module_stats(net, inputs=[x], logging_to_stdout=False)
+    folded = net[1].bias is not None
+    assert integers.flops - made * folded == product - made * biased
+    sizes = {entry["name"]: entry["nbits"] for entry in details.params}
+    assert sizes == ({"1-w": 8, "1-b": 32} if folded else {"1-w": 8})
+
+
+def test_integer_layers_say_what_they_are():
+    tianyuan.random.seed(4)
+    layer = M.ConvBnRelu2d(4, 6, 3, stride=2, padding=(1, 0), groups=2)
+    net = Q.quantize_qat(M.Sequential(M.QuantStub(), layer, M.Elemwise("exp"))).train()
+    net(Tensor(RNG.normal(size=(2, 4, 7, 7))))
+    conv = Q.quantize(net)[1]
+    assert (conv.in_channels, conv.out_channels, conv.kernel_size) == (4, 6, (3, 3))
+    assert (conv.stride, conv.padding, conv.groups) == ((2, 2), (1, 0), 2)
+    scale = f"scale={conv.result.scales[0]:.6g}, zero_point=0)"
+    assert repr(conv) == f"ConvBnRelu2d(weight=(6, 2, 3, 3), qint8, {scale}"
+    assert repr(net[2]).startswith("Elemwise(method=exp, qint8, scale=")
+    assert repr(M.quantized.DequantStub()) == "DequantStub()"

@@ -91,11 +91,13 @@ def is_hooked(module: Any) -> bool:
 def rule_of(module: Any) -> Rule | None:
     """Return the rule that counts a module's operations, or None.
 
+    A class that stands for another, as its quantised forms do, counts by ``_count_flops``.
+
     >>> import tianyuan.module as M
     >>> rule_of(M.Linear(1, 1)) is flops_linear
     True
     """
-    return _lookup(_flops, module)
+    return getattr(type(module), "_count_flops", None) or _lookup(_flops, module)
 
 
 def _lookup(rules: dict[type, Rule], module: Any) -> Rule | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
@@ -341,12 +341,20 @@ def module_stats(
     if cal_params:
         details.params.extend(
             {"name": _short(name), **get_param_stats(parameter)}
-            for name, parameter in model.named_parameters()
+            for name, parameter in _weights(model)
         )
     total = _totals(details, bar_length_max)
     if logging_to_stdout:
         _print_all(total, details, (cal_params, cal_flops, cal_activations))
     return total, details
+
+
+def _weights(model: M.Module) -> Iterator[tuple[str, Tensor]]:
+    """Walk parameters, and weights and biases that do not train, such as integers."""
+    yield from model.named_parameters()
+    for name, value in model.named_buffers():
+        if name.rpartition(".")[2] in ("weight", "bias"):
+            yield name, value
 
 
 def _arguments(inputs: Any, input_shapes: Any) -> tuple[list[Any], dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import tianyuan.functional as F
@@ -28,6 +29,29 @@ def activate(x: Tensor, epilogue: str) -> Tensor:
         return x
     result: Tensor = F.nn.relu(x) if epilogue == "relu" else F.nn.relu6(x)
     return result
+
+
+def product_flops(weight: tuple[int, ...], bias: Any, outputs: Any) -> int:
+    """Return a product's operations, one for each multiplication with its addition.
+
+    ``weight`` is the shape: (outputs, ...), or (batch, outputs, inputs) of one for each item.
+
+    >>> product_flops((2, 3), None, (Tensor([[1.0, 2.0]]),))
+    6
+    """
+    each = math.prod(map(int, weight[2:] if len(weight) == 3 else weight[1:]))
+    return int(outputs[0].size) * (each + (bias is not None))
+
+
+def transposed_flops(weight: tuple[int, ...], bias: Any, inputs: Any, outputs: Any) -> int:
+    """Return a transposed convolution's operations, of a weight with output channels first.
+
+    >>> x = F.zeros((1, 2, 5, 5))
+    >>> transposed_flops((3, 2, 3, 3), None, (x,), (F.zeros((1, 3, 7, 7)),))
+    1350
+    """
+    of_input = int(inputs[0].size) * math.prod(map(int, weight)) // int(inputs[0].shape[1])
+    return of_input + int(outputs[0].size) * (bias is not None)
 
 
 class QATProduct(QATModule):
@@ -75,6 +99,10 @@ class QATProduct(QATModule):
     def channels(self, values: Tensor) -> Tensor:
         """Shape one value per output channel to meet results."""
         raise NotImplementedError
+
+    def _count_flops(self, inputs: Any, outputs: Any) -> int:
+        """Count the product; what normalises is folded into it."""
+        return product_flops(self.plain_weight().shape, self.layer().bias, outputs)
 
     def forward(self, inp: Tensor) -> Tensor:
         """Return what the float module does, as quantised weights and results give it."""
@@ -165,6 +193,9 @@ class _Transposed(_Convolution):
         own = self.layer()
         weight = plain_weight("conv_transpose2d", own.weight, own.groups, 4)
         return turned_weight("conv_transpose2d", weight, own.groups)
+
+    def _count_flops(self, inputs: Any, outputs: Any) -> int:
+        return transposed_flops(self.plain_weight().shape, self.layer().bias, inputs, outputs)
 
     def unarranged(self, weight: Tensor) -> Tensor:
         return turned_weight("conv_transpose2d", weight, self.layer().groups)

@@ -11,9 +11,16 @@ from tianyuan.functional.conv import plain_weight
 from tianyuan.functional.quantized import spread_input, turned_weight
 
 from .. import qat
+from ..qat.product import transposed_flops
 from ..registration import register_quantized
 from .module import emit, integers_of
 from .product import QuantizedProduct
+
+# What an integer convolution can be asked for as the layer that it was.
+_SHARED = (
+    "in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups",
+    "conv_mode", "padding_mode",
+)  # fmt: skip
 
 
 class _Convolution(QuantizedProduct):
@@ -53,6 +60,8 @@ class _Convolution(QuantizedProduct):
                 f"{self.owner}: only zeros pad an integer convolution, got padding_mode="
                 f"{layer.padding_mode!r}, conv_mode={layer.conv_mode!r}"
             )
+        for name in _SHARED:
+            setattr(self, name, getattr(layer, name))
         top, left = pair(self.owner, "padding", layer.padding)
         self.geometry: dict[str, Any] = {
             "stride": pair(self.owner, "stride", layer.stride, 1),
@@ -68,8 +77,6 @@ class _Convolution(QuantizedProduct):
 
     def check_weight(self, plain: Tensor, first: str, second: str) -> None:
         """Raise ShapeError where a weight is not that of the layer which was asked for."""
-        if not hasattr(self, first):  # made of a training form, whose weight fits
-            return
         wanted = (getattr(self, first), getattr(self, second) // self.groups, *self.kernel_size)
         if tuple(plain.shape) != wanted:
             raise ShapeError(
@@ -113,7 +120,7 @@ class _Transposed(_Convolution):
 
     def take(self, layer: Any) -> None:
         super().take(layer)
-        own = self.geometry
+        own, self.output_padding = self.geometry, layer.output_padding
         self.places = (
             own["stride"], own["padding"][:2], own["dilation"],
             pair(self.owner, "output_padding", layer.output_padding),
@@ -123,6 +130,9 @@ class _Transposed(_Convolution):
         plain = plain_weight(self.owner, weight, self.geometry["groups"], 4)
         self.check_weight(plain, "in_channels", "out_channels")
         return turned_weight(self.owner, plain, self.geometry["groups"])
+
+    def _count_flops(self, inputs: Any, outputs: Any) -> int:
+        return transposed_flops(self.stored().shape, self.bias, inputs, outputs)
 
     def forward(self, inp: Tensor) -> Tensor:
         """Return the quantised transposed convolution, that of a spread input."""

@@ -63,6 +63,13 @@ class QuantizedModule(Module):
         found = self._result = host_params(value, self.owner)
         self.result_scale, self.result_zero_point = found.tensors()
 
+    def _module_info_string(self) -> str:
+        """Return how the result is quantised, where that is known."""
+        if self._result is None:
+            return ""
+        scale, zero, name = self._result.scales[0], self._result.zero_points[0], self._result.dtype
+        return f"{name.name}, scale={scale:.6g}, zero_point={zero}"
+
     def _after_loading(self) -> None:
         """Compute with the scale and zero point that a state dict has brought."""
         if self._result is not None:

@@ -293,6 +293,10 @@ class Elemwise(QuantizedModule):
         """Return the integer form of a function in training form."""
         return cls(qat_module.method, qat_module.host_activation(owner), owner)
 
+    def _module_info_string(self) -> str:
+        """Return the method, and how the result is quantised."""
+        return f"method={self.method}, {super()._module_info_string()}"
+
     def forward(self, *inps: Tensor) -> Tensor:
         """Return the quantised function of the inputs."""
         values, name = _per_tensor(inps), self.method.lower()

@@ -12,7 +12,7 @@ from tianyuan.ops import quantized_rules as rules
 
 from ..checks import check_finite
 from ..params import HostParams, host_params
-from ..qat.product import BOUNDS
+from ..qat.product import BOUNDS, product_flops
 from .module import QuantizedModule
 
 
@@ -93,6 +93,11 @@ class QuantizedProduct(QuantizedModule):
         self.bias = None if self.bias_values is None else Tensor(self.bias_values)
         self._constants = _Constants()
 
+    def _module_info_string(self) -> str:
+        """Return the weight's shape, and how the result is quantised."""
+        shape = "" if self.weight is None else f"weight={tuple(self.weight.shape)}, "
+        return shape + super()._module_info_string()
+
     def _after_loading(self) -> None:
         """Compute with scales and bias that a state dict has brought."""
         super()._after_loading()
@@ -115,6 +120,10 @@ class QuantizedProduct(QuantizedModule):
                 f"{self.owner}: it has no {missing} yet, expected fill(weight, bias, qparams)"
             )
         return self.weight
+
+    def _count_flops(self, inputs: Any, outputs: Any) -> int:
+        """Count the product; what bounds and rounds the result comes with it."""
+        return product_flops(self.stored().shape, self.bias, outputs)
 
     def product_attrs(self, quant: QuantParams) -> dict[str, Any]:
         """Return the attributes that both products share."""
