@@ -17,17 +17,40 @@ _ROOT = f"{__package__}."
 _MOVED = {
     "tensor": "imperative.tensor",
     "version": "_version",
+    "autodiff.grad": "autodiff",
+    "data.dataset.meta_dataset": "data.dataset",
+    **{
+        f"data.dataset.vision.{name}": "data.dataset"
+        for name in (
+            "cifar", "cityscapes", "coco", "folder", "imagenet", "meta_vision", "mnist",
+            "objects365", "voc",
+        )
+    },
+    "data.transform.meta_transform": "data.transform",
+    "data.transform.vision.transform": "data.transform",
     "distributed.functional": "functional.distributed",
-    "jit.tracing": "jit",
+    "distributions.exponential": "distributions",
+    "hub.hub": "hub",
+    **{
+        f"jit.{name}": "jit"
+        for name in (
+            "dtr_config", "graph_opt_config", "partial_tracing", "sublinear_memory_config",
+            "tracing",
+        )
+    },
     "random.rng": "random",
-    **{f"optimizer.{name}": "optimizer" for name in ("clip_grad", "lr_scheduler", "multi_step_lr")},
+    **{
+        f"optimizer.{name}": "optimizer"
+        for name in ("adadelta", "adamw", "clip_grad", "lr_scheduler", "multi_step_lr")
+    },
     **{
         f"module.{name}": "module"
         for name in (
             "adaptive_pooling", "batch_matmul_activation", "batchnorm", "concat", "conv_bn",
             "conv_transpose_bn", "deformable_psroi_pooling", "dropout", "elemwise", "embedding",
             "identity", "linear_bn", "lrn", "multiheadattn", "normalization", "padding",
-            "pixel_shuffle", "quant_dequant", "rnn", "sequential", "sliding_window",
+            "pixel_shuffle", "quant_dequant", "region_restricted_conv", "rnn", "sequential",
+            "sliding_window", "vision",
         )
     },
     **{

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 from .base import Dataset
@@ -85,3 +86,11 @@ def need_folder(owner: str, path: str) -> str:
             "there"
         )
     return path
+
+
+def __getattr__(name: str) -> Any:
+    # MegEngine has a package of this name that holds all datasets of pictures.
+    package = import_module(__package__)
+    if name in package.__all__:
+        return getattr(package, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
