@@ -409,3 +409,20 @@ def test_integer_layers_say_what_they_are():
     assert repr(conv) == f"ConvBnRelu2d(weight=(6, 2, 3, 3), qint8, {scale}"
     assert repr(net[2]).startswith("Elemwise(method=exp, qint8, scale=")
     assert repr(M.quantized.DequantStub()) == "DequantStub()"
+
+
+def test_a_stub_brings_integers_to_its_own_scale():
+    first, second = (M.quantized.QuantStub(Q.create_qparams(scale=s)) for s in (0.05, 0.125))
+    q = first(Tensor(X))
+    numbers = q.numpy() * np.float32(0.05)
+    wanted = np.clip(np.rint(numbers / np.float32(0.125)), -128, 127)
+    np.testing.assert_array_equal(second(q).numpy(), wanted)
+
+    tianyuan.random.seed(4)
+    layers = (M.QuantStub(), M.Conv2d(3, 4, 1), M.QuantStub(), M.Conv2d(4, 4, 1), M.DequantStub())
+    net = Q.quantize_qat(M.Sequential(*layers)).train()
+    net(Tensor(X))
+    wanted = net.eval()(Tensor(X)).numpy()
+    Q.quantize(net)
+    step = net[3].result.scales[0]
+    np.testing.assert_allclose(net(Tensor(X)).numpy(), wanted, atol=1.01 * step)

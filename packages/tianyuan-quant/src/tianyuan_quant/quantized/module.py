@@ -197,13 +197,15 @@ def quantise(x: Tensor, params: HostParams) -> Tensor:
 def floats_of(x: Tensor) -> Tensor:
     """Return numbers as float32, which float layers convert their inputs to as well.
 
+    Quantised ones are the numbers that they stand for.
+
     Raises:
         DTypeError: where they are no tensor.
 
     >>> floats_of(Tensor([1], "uint8")).dtype.name
     'float32'
     """
-    found = tensor_of("quantize", x)
+    found = dequantise(tensor_of("quantize", x))
     return found if found.dtype == np.float32 else emit("cast", found, dtype="float32")
 
 
