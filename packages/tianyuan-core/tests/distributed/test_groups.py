@@ -54,10 +54,12 @@ def test_alone():
     assert dist.WORLD.size == 0
     for call in (
         dist.get_backend, dist.get_client, dist.get_py_server_addr, dist.get_mm_server_addr,
-        dist.get_local_device_id, dist.group_barrier, lambda: dist.new_group([0]),
+        dist.get_local_device_id, lambda: dist.new_group([0]),
         lambda: dist.WORLD.comp_node, lambda: D.remote_send(Tensor([1.0]), 1),
     ):  # fmt: skip
         assert "expected" in raised(call) or "no such" in raised(call)
+    dist.group_barrier()  # there is nobody to wait for, as for collectives
+    assert "not a group" in raised(lambda: dist.group_barrier(None))
     with dist.override_backend("tcp"):
         assert dist.backend == "auto"
 

@@ -414,7 +414,7 @@ def new_group(proc_ranks: list[int]) -> Group:
 
 
 def group_barrier(group: Group = WORLD) -> None:
-    """Wait until every rank of a group has come here.
+    """Wait until every rank of a group has come here; a process that is alone does not wait.
 
     Raises:
         AttrError: where no group is given.
@@ -428,8 +428,8 @@ def group_barrier(group: Group = WORLD) -> None:
     """
     if not isinstance(group, Group):
         raise AttrError(f"group_barrier: not a group, got {type(group).__name__}")
-    data = _started("group_barrier")
-    if group.rank < group.size:
+    if _sd is not None and group.rank < group.size:
+        data = _sd
         data.client.group_barrier(f"barrier/{group.key}", group.size, data.world.timeout)
 
 
