@@ -411,6 +411,19 @@ def test_integer_layers_say_what_they_are():
     assert repr(M.quantized.DequantStub()) == "DequantStub()"
 
 
+def test_words_in_capitals_are_quantised_alike():
+    tianyuan.random.seed(4)
+    words = {"conv_mode": "CROSS_CORRELATION", "compute_mode": "DEFAULT", "padding_mode": "ZEROS"}
+    net = M.Sequential(M.QuantStub(), M.Conv2d(3, 4, 3, **words), M.DequantStub())
+    Q.quantize_qat(net).train()
+    net(Tensor(X))
+    assert type(Q.quantize(net)[1]) is M.quantized.Conv2d
+    layer = M.quantized.Conv2d(3, 4, 3, **words, dtype=Q.create_qparams(scale=0.1))
+    assert (layer.conv_mode, layer.padding_mode) == ("cross_correlation", "zeros")
+    with pytest.raises(AttrError, match="padding_mode is unknown, got 'circular'"):
+        M.quantized.Conv2d(3, 4, 3, padding_mode="circular")
+
+
 def test_a_stub_brings_integers_to_its_own_scale():
     first, second = (M.quantized.QuantStub(Q.create_qparams(scale=s)) for s in (0.05, 0.125))
     q = first(Tensor(X))

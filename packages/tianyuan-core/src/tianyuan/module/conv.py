@@ -78,7 +78,7 @@ class ConvNd(Module):
         self.dilation = sizes(name, "dilation", dilation, 1)
         self.output_padding = sizes(name, "output_padding", output_padding, 0)
         self.groups = groups
-        self.conv_mode = conv_mode
+        self.conv_mode = choice(name, "conv_mode", conv_mode, ("cross_correlation", "convolution"))
         self.compute_mode = compute_mode
         self.padding_mode = choice(name, "padding_mode", padding_mode, _PADDING_MODES)
         self.weight = Parameter(np.zeros(self._infer_weight_shape(), np.float32))

@@ -6,7 +6,7 @@ from typing import Any
 
 from tianyuan import Tensor
 from tianyuan.errors import AttrError, ShapeError
-from tianyuan.functional.arguments import pair, whole
+from tianyuan.functional.arguments import choice, pair, whole
 from tianyuan.functional.conv import plain_weight
 from tianyuan.functional.quantized import spread_input, turned_weight
 
@@ -51,7 +51,10 @@ class _Convolution(QuantizedProduct):
                 f"{self.owner}: groups do not divide the channels, got {groups} for {in_channels} "
                 f"and {out_channels}"
             )
-        self.conv_mode, self.padding_mode = conv_mode, padding_mode
+        kinds = ("cross_correlation", "convolution")
+        self.conv_mode = choice(self.owner, "conv_mode", conv_mode, kinds)
+        kinds = ("zeros", "reflect", "replicate")
+        self.padding_mode = choice(self.owner, "padding_mode", padding_mode, kinds)
         self.take(self)
 
     def take(self, layer: Any) -> None:
