@@ -16,6 +16,8 @@ from ..registration import register_quantized
 from .module import emit, integers_of
 from .product import QuantizedProduct
 
+_CONV_MODES = ("cross_correlation", "convolution")
+_PADDING_MODES = ("zeros", "reflect", "replicate")
 # What an integer convolution can be asked for as the layer that it was.
 _SHARED = (
     "in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups",
@@ -51,10 +53,8 @@ class _Convolution(QuantizedProduct):
                 f"{self.owner}: groups do not divide the channels, got {groups} for {in_channels} "
                 f"and {out_channels}"
             )
-        kinds = ("cross_correlation", "convolution")
-        self.conv_mode = choice(self.owner, "conv_mode", conv_mode, kinds)
-        kinds = ("zeros", "reflect", "replicate")
-        self.padding_mode = choice(self.owner, "padding_mode", padding_mode, kinds)
+        self.conv_mode = choice(self.owner, "conv_mode", conv_mode, _CONV_MODES)
+        self.padding_mode = choice(self.owner, "padding_mode", padding_mode, _PADDING_MODES)
         self.take(self)
 
     def take(self, layer: Any) -> None:
