@@ -314,7 +314,11 @@ def test_layers_read_what_pools_give_at_the_scale_of_their_input(pool, qconfig, 
     net(Tensor(X))
     net.eval()
     features = net.pool(net.conv(net.quant(Tensor(X)))).numpy()
-    Q.quantize(net)
+    before = net(Tensor(X)).numpy()
+    net.train()
+    Q.disable_observer(net)
+    in_training = net(Tensor(X)).numpy()
+    Q.quantize(net.eval())
     form, fc = net.conv.result, net.fc
     steps = np.rint(features / np.float32(form.scales[0])) + form.zero_points[0]
     x = (np.clip(steps, form.dtype.qmin, form.dtype.qmax) - form.zero_points[0]) * form.scales[0]
@@ -324,6 +328,10 @@ def test_layers_read_what_pools_give_at_the_scale_of_their_input(pool, qconfig, 
     # One step of the pooled values may fall to the other side, as integers sum exactly.
     one = form.scales[0] * np.abs(fc.weight.numpy() * scales).max()
     np.testing.assert_allclose(found, wanted, atol=fc.result.scales[0] * 0.51 + 1.01 * one)
+    step = fc.result.scales[0]
+    for trained in (before, in_training):
+        np.testing.assert_allclose(trained, found, atol=1.01 * step)
+        assert (np.abs(trained - found) < 0.1 * step).mean() > 0.6
     traced = trace(net, capture_as_const=True)
     np.testing.assert_array_equal(traced(Tensor(X)).numpy(), found)
     traced.dump(tmp_path / "net.tym")

@@ -17,7 +17,7 @@ from tianyuan.imperative.state import state
 from tianyuan.jit.pytree import flatten, unflatten
 from tianyuan.module import Module
 
-from .qat.module import QATModule, recalled, remember
+from .qat.module import QATModule, hand_on
 from .qat.product import activate
 from .registration import qat_class_of
 from .watch import IN_RANGE, MOVES, Calls, Event, Flow, run_op, watch
@@ -246,7 +246,9 @@ class Run:
         """Run an op whose result is not quantised by itself."""
         result = run_op(op, operands, attrs)
         if op.name in MOVES or op.name in _BOUNDS or op.name in IN_RANGE:
-            remember(result, recalled(operands[0]))
+            hand_on(operands[:1], result, op.name in IN_RANGE)
+        elif op.name == "concat":
+            hand_on(operands, result, False)
         return result
 
     def placed(self, site: Any, op: Any, operands: Sequence[Any], attrs: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tianyuan import Tensor
@@ -11,7 +12,7 @@ from tianyuan.imperative.state import state
 from tianyuan.module import Module
 
 from ..config import QConfig, config_of_all
-from ..fake import FakeQuantize, fake_quant_bias
+from ..fake import FakeQuantize, fake_quant_bias, fake_quant_tensor
 from ..memory import Memory
 from ..observer import Observer
 from ..params import HostParams, QParams, QuantDtype
@@ -134,8 +135,8 @@ class QATModule(Module):
         """Watch and fake-quantise a result, which remembers by what."""
         result = self._applied(target, self.act_observer, self.act_fake_quant)
         fake = self.act_fake_quant
-        if fake is not None and fake.enabled and not self.training:
-            remember(result, self.get_activation_qparams())
+        if fake is not None and fake.enabled:
+            _makers.note(result, self)
         return result
 
     def apply_quant_bias(
@@ -148,7 +149,9 @@ class QATModule(Module):
         fake = self.weight_fake_quant
         if target is None or fake is None or not fake.enabled:
             return target
-        return fake_quant_bias(target, recalled(inp), self.get_weight_qparams())
+        maker = None if self.training else _makers.of(inp)
+        given = None if maker is None else maker.get_activation_qparams()
+        return fake_quant_bias(target, given, self.get_weight_qparams())
 
     # What conversion asks.
 
@@ -191,18 +194,26 @@ def _made(kind: str, factory: Any) -> Any:
         ) from error
 
 
-_params = Memory()  # by which parameters a value was fake-quantised
+_makers = Memory()  # which module fake-quantised a value
+_pooled = Memory()  # the same of values that lie between its steps
 
 
-def remember(x: Tensor, qparams: QParams | None) -> None:
-    """Note by which parameters a tensor was fake-quantised."""
-    _params.note(x, qparams)
+def hand_on(values: Sequence[Tensor], result: Tensor, in_range: bool) -> None:
+    """Note for what was made of values the module that fake-quantised all of them.
+
+    ``in_range`` says that the result lies in the range of the values, but not on their steps.
+    """
+    maker = _makers.of(values[0])
+    if maker is not None and all(_makers.of(x) is maker for x in values[1:]):
+        _makers.note(result, maker)
+        if in_range or any(_pooled.of(x) is not None for x in values):
+            _pooled.note(result, maker)
 
 
-def recalled(x: Tensor) -> QParams | None:
-    """Return by which parameters a tensor was fake-quantised, or None."""
-    found: QParams | None = _params.of(x)
-    return found
+def as_read(x: Tensor) -> Tensor:
+    """Return a layer's input as its integer form reads it: rounded, where it is between steps."""
+    maker = _pooled.of(x)
+    return x if maker is None else fake_quant_tensor(x, maker.get_activation_qparams())
 
 
 def _learned(fake: FakeQuantize | None) -> Any:

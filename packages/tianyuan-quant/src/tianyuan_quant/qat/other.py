@@ -11,7 +11,7 @@ from tianyuan import Tensor
 
 from ..config import QConfig
 from ..registration import register_qat
-from .module import QATModule
+from .module import QATModule, as_read
 
 
 @register_qat(M.QuantStub)
@@ -96,6 +96,7 @@ class BatchMatMulActivation(QATModule, M.BatchMatMulActivation):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the product, watched and fake-quantised."""
+        x = as_read(x)
         y = F.matmul(self.apply_quant_weight(self.weight), x)
         bias = self.bias if self.training else self.apply_quant_bias(self.bias, x)
         y = y if bias is None else y + bias

@@ -12,7 +12,7 @@ from tianyuan.functional.conv import plain_weight
 from tianyuan.functional.quantized import turned_weight
 
 from ..registration import register_qat
-from .module import QATModule
+from .module import QATModule, as_read
 
 # A channel whose scale is smaller than this is scaled by this instead, and back again.
 _LEAST_FACTOR = 1e-8
@@ -106,7 +106,7 @@ class QATProduct(QATModule):
 
     def forward(self, inp: Tensor) -> Tensor:
         """Return what the float module does, as quantised weights and results give it."""
-        norm = self.norm()
+        norm, inp = self.norm(), as_read(inp)
         if norm is None:
             weight = self.apply_quant_weight(self.plain_weight())
             y = self.calc(inp, weight, self._rounded(self.flat_bias(), inp))
