@@ -12,7 +12,7 @@ from tianyuan.imperative.state import state
 from tianyuan.module import Module
 
 from ..config import QConfig, config_of_all
-from ..fake import FakeQuantize, fake_quant_bias, fake_quant_tensor
+from ..fake import FakeQuantize, fake_quant_bias, fake_quant_mean
 from ..memory import Memory
 from ..observer import Observer
 from ..params import HostParams, QParams, QuantDtype
@@ -213,7 +213,7 @@ def hand_on(values: Sequence[Tensor], result: Tensor, in_range: bool) -> None:
 def as_read(x: Tensor) -> Tensor:
     """Return a layer's input as its integer form reads it: rounded, where it is between steps."""
     maker = _pooled.of(x)
-    return x if maker is None else fake_quant_tensor(x, maker.get_activation_qparams())
+    return x if maker is None else fake_quant_mean(x, maker.get_activation_qparams())
 
 
 def _learned(fake: FakeQuantize | None) -> Any:
