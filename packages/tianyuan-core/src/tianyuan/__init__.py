@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gc as _gc
 from importlib import import_module
 from typing import Any
 
-# All that an import makes stays: searching it for garbage would take a tenth of the time.
-_collecting = _gc.isenabled()
-_gc.disable()
-try:
+from .collecting import uncollected as _uncollected
+
+with _uncollected():
     import numpy as _numpy  # noqa: F401  # first: nested deeper, its import takes a third longer
 
     from . import aliases as _aliases
@@ -26,13 +24,6 @@ try:
     _plugins.load(PluginRecord("numpy", "tianyuan-core", __version__), lambda: _numpy_backend)
     _plugins.discover()
     _aliases.install()
-finally:
-    if _collecting:
-        if not _gc.get_freeze_count():
-            # Among the old objects, unsearched: enabling alone would search all of them at once.
-            _gc.freeze()
-            _gc.unfreeze()
-        _gc.enable()
 
 tensor = Tensor
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from .kernel import DeviceSpec, Kernel, Layout
+from .kernel import DeviceSpec, Kernel, KernelGroup, Layout
 from .op import Op
 
 if TYPE_CHECKING:
@@ -34,8 +34,11 @@ def tianyuan_layouts() -> Iterable[Layout]:  # type: ignore[empty-body]
 
 
 @hookspec
-def tianyuan_kernels(device: str) -> Iterable[Kernel]:  # type: ignore[empty-body]
-    """Return the kernels for a kind of device, best first; asked on the device's first use."""
+def tianyuan_kernels(device: str) -> Iterable[Kernel | KernelGroup]:  # type: ignore[empty-body]
+    """Return the kernels for a kind of device, best first; asked on the device's first use.
+
+    Groups among them are asked for the kernels of an op when it is first looked up.
+    """
 
 
 @hookspec

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -194,6 +194,23 @@ class Kernel:
 
     def __repr__(self) -> str:
         return f"Kernel({self.name})"
+
+
+@record(eq=False)
+class KernelGroup:
+    """Kernels of some ops that nobody describes before one of these ops is looked up.
+
+    Attributes:
+        ops: names of the ops, all that the group has kernels for.
+        of: gives the kernels of one of them, best first.
+
+    >>> group = KernelGroup(("exp", "log"), lambda op: [Kernel(f"{op}_any__none", op, print)])
+    >>> group.of("log")
+    [Kernel(log_any__none)]
+    """
+
+    ops: tuple[str, ...]
+    of: Callable[[str], Iterable[Kernel]]
 
 
 @record(eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
@@ -14,6 +14,7 @@ from . import hookspecs, registry
 from .device import device_kind
 from .discovery import entry_points
 from .errors import PluginError
+from .kernel import Kernel, KernelGroup
 from .locks import ForkSafeLock
 from .plugin import API
 
@@ -263,8 +264,11 @@ def _ask_kernels(record: PluginRecord, kind: str) -> None:
         if first:
             _register_layouts(record)
         hook = "tianyuan_kernels"
-        found = _flat(record, hook, device=kind)
-        _check_kernels(record, found)
+        found = [
+            _watched(record, item) if isinstance(item, KernelGroup) else item
+            for item in _flat(record, hook, device=kind)
+        ]
+        _check_kernels(found)
         if found:
             registry.register_kernels(record.name, kind, found)
     except Exception as error:
@@ -283,18 +287,42 @@ def _register_layouts(record: PluginRecord) -> None:
         record.layouts.append(layout.name)
 
 
-def _check_kernels(record: PluginRecord, kernels: list[Any]) -> None:
-    seen: set[str] = set()
-    for kernel in kernels:
-        if kernel.name in seen:
-            raise PluginError(f"two kernels have one name, got {kernel.name!r}")
-        seen.add(kernel.name)
+def _watched(record: PluginRecord, group: KernelGroup) -> KernelGroup:
+    """Return a group whose plugin is quarantined where its kernels cannot be described."""
+
+    def of(op: str) -> list[Kernel]:
         try:
-            registry.get_op(kernel.op)
-        except KeyError:
-            raise PluginError(
-                f"kernel {kernel.name!r} is for an unknown op {kernel.op!r}"
-            ) from None
+            found = list(group.of(op))
+            _check_kernels(found)
+            strange = [kernel.name for kernel in found if kernel.op != op]
+            if strange:
+                raise PluginError(f"kernels are for another op than {op!r}, got {strange}")
+        except Exception as error:
+            quarantine(record, f"kernels of {op} cannot be described: {_describe(error)}", error)
+            return []
+        return found
+
+    return KernelGroup(group.ops, of)
+
+
+def _check_kernels(items: Iterable[Kernel | KernelGroup]) -> None:
+    seen: set[str] = set()
+    for item in items:
+        if isinstance(item, KernelGroup):
+            for op in item.ops:
+                _expect_op("a group of kernels", op)
+            continue
+        if item.name in seen:
+            raise PluginError(f"two kernels have one name, got {item.name!r}")
+        seen.add(item.name)
+        _expect_op(f"kernel {item.name!r}", item.op)
+
+
+def _expect_op(what: str, op: str) -> None:
+    try:
+        registry.get_op(op)
+    except KeyError:
+        raise PluginError(f"{what} is for an unknown op {op!r}") from None
 
 
 def compile_program(program: Any, device: str, backend: str | None = None) -> tuple[Any, list[str]]:

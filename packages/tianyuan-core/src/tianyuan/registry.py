@@ -13,7 +13,7 @@ from . import config
 from .device import device_kind, install_count
 from .dtypes import DType, name_of
 from .errors import BackendError, DeviceError, KernelError, PluginError
-from .kernel import FULL, Call, DeviceSpec, Kernel, Layout
+from .kernel import FULL, Call, DeviceSpec, Kernel, KernelGroup, Layout
 from .op import Op
 from .records import record
 
@@ -26,7 +26,32 @@ class Backend:
     def __init__(self, name: str, device: str) -> None:
         self.name = name
         self.device = device
-        self.kernels: dict[str, list[Kernel]] = {}
+        self._brought: dict[str, list[Kernel | KernelGroup]] = {}
+        self._described: dict[str, tuple[Kernel, ...]] = {}
+
+    def add(self, items: Iterable[Kernel | KernelGroup]) -> None:
+        """Attach kernels, and groups that are asked for theirs when an op is looked up."""
+        for item in items:
+            for op in item.ops if isinstance(item, KernelGroup) else (item.op,):
+                self._brought.setdefault(op, []).append(item)
+                self._described.pop(op, None)
+
+    def of(self, op: str) -> tuple[Kernel, ...]:
+        """Return the kernels of an op, in the order of registration."""
+        found = self._described.get(op)
+        if found is None:
+            made = (
+                kernel.owned_by(self.name)
+                for item in self._brought.get(op, ())
+                for kernel in (item.of(op) if isinstance(item, KernelGroup) else (item,))
+            )
+            found = self._described.setdefault(op, tuple(made))  # threads agree on one
+        return found
+
+    @property
+    def kernels(self) -> dict[str, tuple[Kernel, ...]]:
+        """All kernels by op; describes those that no one has asked for yet."""
+        return {op: self.of(op) for op in self._brought}
 
 
 @record()
@@ -156,12 +181,10 @@ def _count_devices(kind: str) -> int:
 install_count(_count_devices)
 
 
-def register_kernels(backend: str, device: str, kernels: Iterable[Kernel]) -> None:
+def register_kernels(backend: str, device: str, kernels: Iterable[Kernel | KernelGroup]) -> None:
     """Attach a backend's kernels for one kind of device, best first."""
     global generation
-    found = _backends.setdefault((backend, device), Backend(backend, device))
-    for kernel in kernels:
-        found.kernels.setdefault(kernel.op, []).append(kernel.owned_by(backend))
+    _backends.setdefault((backend, device), Backend(backend, device)).add(kernels)
     generation += 1
     _cache.clear()
 
@@ -233,13 +256,16 @@ def candidates(op: str, device: str = "cpu", backend: str | None = None) -> list
             f"backend: not available for {kind}, got {backend!r}{why}, "
             f"expected one of {', '.join(backends(kind)) or 'none'}"
         )
+    known = generation
     found = [
         kernel
-        for (name, served), entry in _backends.items()
+        for (name, served), entry in list(_backends.items())
         if served == kind
-        for kernel in entry.kernels.get(op, ())
+        for kernel in entry.of(op)
         if backend in (None, name) or kernel.is_reference
     ]
+    if generation != known:  # describing them failed, and their backend was taken back
+        return candidates(op, device, backend)
     return sorted(found, key=lambda kernel: kernel.is_reference)
 
 

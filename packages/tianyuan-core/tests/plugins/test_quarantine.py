@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pkgutil
 import warnings
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -12,9 +14,10 @@ import numpy as np
 import pytest
 import tianyuan as ty
 from tianyuan import plugins, registry
+from tianyuan.backends import numpy as numpy_backend
 from tianyuan.errors import BackendError, PluginError
 from tianyuan.op import Op
-from tianyuan.plugin import API, DeviceSpec, Kernel, Layout, hookimpl
+from tianyuan.plugin import API, DeviceSpec, Kernel, KernelGroup, Layout, hookimpl
 from tianyuan.plugins import PluginRecord, PluginWarning
 
 
@@ -68,6 +71,55 @@ def test_a_sound_plugin_brings_op_layout_and_kernel(record: PluginRecord) -> Non
     assert registry.get_layout("odd") is LAYOUT
     assert "fixture" in registry.backends()
     assert plugins.report(record) == {"mood": "good"}
+
+
+def test_a_group_is_asked_for_an_op_when_it_is_looked_up(record: PluginRecord) -> None:
+    asked: list[str] = []
+
+    def of(name: str) -> list[Kernel]:
+        asked.append(name)
+        return [
+            Kernel(f"{name}_any__group", name, triple),
+            Kernel(f"{name}_any__last", name, triple),
+        ]
+
+    group, single = KernelGroup(("exp", "log"), of), Kernel("exp_any__single", "exp", triple)
+    plugins.load(record, lambda: plugin_module(tianyuan_kernels=lambda device: [group, single]))
+    plugins.ensure_kernels("cpu")
+    assert asked == []
+    for _ in range(2):
+        found = registry.candidates("exp", backend="fixture")
+        assert [kernel.name for kernel in found if kernel.backend == "fixture"] == [
+            "exp_any__group", "exp_any__last", "exp_any__single",
+        ]  # fmt: skip
+        assert asked == ["exp"]
+    assert set(registry.all_backends()["fixture", "cpu"].kernels) == {"exp", "log"}
+    assert asked == ["exp", "log"]
+
+
+@pytest.mark.parametrize(
+    ("of", "reason"),
+    [
+        (lambda op: raising(), "kernels of exp cannot be described: ZeroDivisionError: on purpose"),
+        (lambda op: [Kernel("sin__b", "sin", triple)], "for another op than 'exp'"),
+        (lambda op: [Kernel("exp__b", "exp", triple)] * 2, "two kernels have one name"),
+    ],
+)
+def test_a_group_that_cannot_be_described(record: PluginRecord, of: Any, reason: str) -> None:
+    kernel = Kernel("exp_any__single", "exp", triple)
+    groups = [kernel, KernelGroup(("exp",), of)]
+    plugins.load(record, lambda: plugin_module(tianyuan_kernels=lambda device: groups))
+    with pytest.warns(PluginWarning, match=reason):
+        found = registry.candidates("exp")
+    assert record.state == plugins.QUARANTINED
+    assert found and all(kernel.backend != "fixture" for kernel in found)
+
+
+def test_a_group_for_an_unknown_op_is_refused(record: PluginRecord) -> None:
+    group = KernelGroup(("no_such_op",), raising)
+    plugins.load(record, lambda: plugin_module(tianyuan_kernels=lambda device: [group]))
+    with pytest.warns(PluginWarning, match="unknown op 'no_such_op'"):
+        plugins.ensure_kernels("cpu")
 
 
 def raising(*args: Any, **kwargs: Any) -> Any:
@@ -174,6 +226,20 @@ def test_strict_makes_it_fatal(record: PluginRecord, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("TIANYUAN_STRICT_PLUGINS", "1")
     with pytest.raises(PluginError, match="on purpose"):
         plugins.load(record, raising)
+
+
+def test_numpys_modules_have_kernels_for_the_ops_they_are_listed_with() -> None:
+    listed = {name: set(text.split()) for name, text in numpy_backend._OPS.items()}
+    found = {
+        info.name: {
+            kernel.op
+            for kernel in getattr(
+                import_module(f"{numpy_backend.__name__}.{info.name}"), "KERNELS", ()
+            )
+        }
+        for info in pkgutil.iter_modules(numpy_backend.__path__)
+    }
+    assert listed == {name: ops for name, ops in found.items() if ops}
 
 
 def test_numpy_is_a_plugin_like_any_other() -> None:

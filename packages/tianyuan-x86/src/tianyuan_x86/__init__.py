@@ -9,7 +9,7 @@ import pluggy
 
 if TYPE_CHECKING:
     from tianyuan.graph.program import Executable, Program
-    from tianyuan.plugin import DeviceSpec, Kernel, Layout
+    from tianyuan.plugin import DeviceSpec, KernelGroup, Layout
 
 __version__ = "0.1.0"
 TIANYUAN_API = (1, 0)
@@ -37,14 +37,14 @@ def tianyuan_layouts() -> Iterable[Layout]:
 
 
 @hookimpl
-def tianyuan_kernels(device: str) -> Iterable[Kernel]:
+def tianyuan_kernels(device: str) -> Iterable[KernelGroup]:
     """Return the kernels of every tier that this machine runs, best tier first."""
     from . import native
-    from .kernels import all_kernels
+    from .kernels import kernel_groups
 
     if device != "cpu" or native.unavailable() is not None:
         return []
-    return all_kernels(native.load().tiers)
+    return kernel_groups(native.load().tiers)
 
 
 @hookimpl

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .. import plugins, registry
+from ..collecting import uncollected
 from ..imperative import memory
 from ..op import TensorSpec
 from . import lower, ordering, passes, plan, recompute
@@ -50,7 +51,11 @@ def compile_graph(
         KernelError: where no kernel serves an op.
         BackendError: where the chosen backend is not available.
     """
-    options = options or Options()
+    with uncollected():
+        return _compiled(graph, sizes, device, options or Options())
+
+
+def _compiled(graph: Graph, sizes: Mapping[str, int], device: str, options: Options) -> Compiled:
     concrete = graph.specialise(sizes) if graph.symbols() else graph
     lowered = lower.lower(concrete, device, options)
     if options.memory is not None:
@@ -62,6 +67,9 @@ def compile_graph(
             passes.verify(ordered, "late")
         lowered = ordered
     program = plan.plan(lowered, options.threads, device)
+    lowered.dissolve()
+    if concrete is not graph:
+        concrete.dissolve()
     executable, declined = plugins.compile_program(program, device, registry.chosen_backend())
     memory.trim()  # of what only making the program took, before runs take an arena
     return Compiled(program, executable or StepInterpreter(program), tuple(declined))

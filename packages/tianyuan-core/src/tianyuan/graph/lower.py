@@ -21,14 +21,21 @@ def lower(graph: Graph, device: str = "cpu", options: Options | None = None) -> 
         KernelError: where no kernel serves a node; the message names every refusal.
     """
     options = options or Options()
-    graph = passes.run_stage("layout", graph, options, device)
-    if options.level >= 2:
-        graph = joining.join(graph, device, options)
-        graph = heads.join(graph, device, options)
-        graph = updating.join(graph, device, options)
-    assigned = assign(graph, device, options)
-    passes.verify(assigned, "late", graph)
-    return passes.run_stage("late", assigned, options, device)
+    joined = passes.run_stage("layout", graph, options, device)
+    for join in (joining.join, heads.join, updating.join) if options.level >= 2 else ():
+        joined = _instead(joined, join(joined, device, options), graph)
+    assigned = assign(joined, device, options)
+    passes.verify(assigned, "late", joined)
+    lowered = passes.run_stage("late", assigned, options, device)
+    _instead(joined, lowered, graph)
+    return _instead(assigned, lowered, graph)
+
+
+def _instead(old: Graph, new: Graph, given: Graph) -> Graph:
+    """Return the new graph, and let go of the old one unless it is the caller's."""
+    if old is not new and old is not given:
+        old.dissolve()
+    return new
 
 
 def assign(graph: Graph, device: str, options: Options) -> Graph:

@@ -10,6 +10,7 @@ from typing import IO, Any
 import numpy as np
 
 from .. import dtypes, native, plugins, registry, shapes
+from ..collecting import uncollected
 from ..device import parse_device
 from ..errors import (
     AttrError,
@@ -115,7 +116,7 @@ class Model:
         self._expected = tuple(self.input_specs.items())
         self._compiled = CompiledGraph(graph, threads=threads, precision=precision)
 
-    def _release(self, source: Graph) -> None:
+    def release(self, source: Graph) -> None:
         """Let go of the graph that the model was made of, unless it is the one that runs."""
         if self._compiled.graph is not source:
             source.dissolve()
@@ -306,14 +307,15 @@ def load(
     Options(precision=precision)  # refuses it before the file is read
     if backend is not None and backend not in registry.backends():
         raise BackendError(_why_missing(backend))
-    if isinstance(path, (str, os.PathLike)) and os.fspath(path).endswith(".onnx"):
-        from .. import onnx
+    with uncollected():
+        if isinstance(path, (str, os.PathLike)) and os.fspath(path).endswith(".onnx"):
+            from .. import onnx
 
-        return onnx.load_model(onnx.load(path), backend, threads, precision)
-    graph, names = read_model(path)
-    model = Model(graph, names, backend, threads, precision)
-    model._release(graph)
-    return model
+            return onnx.load_model(onnx.load(path), backend, threads, precision)
+        graph, names = read_model(path)
+        model = Model(graph, names, backend, threads, precision)
+        model.release(graph)
+        return model
 
 
 def read_model(path: str | os.PathLike[str] | IO[bytes]) -> tuple[Graph, list[str]]:

@@ -68,7 +68,9 @@ def load_model(
         return SizedModel(module, backend, threads, precision)
     except TraceError as error:
         return EagerModel(module, backend, threads, str(error))
-    return Model(graph, names, backend, threads, precision)
+    model = Model(graph, names, backend, threads, precision)
+    model.release(graph)
+    return model
 
 
 def _is_plain(dtype: np.dtype | None) -> bool:
