@@ -112,7 +112,8 @@ def test_a_group_that_cannot_be_described(record: PluginRecord, of: Any, reason:
     with pytest.warns(PluginWarning, match=reason):
         found = registry.candidates("exp")
     assert record.state == plugins.QUARANTINED
-    assert found and all(kernel.backend != "fixture" for kernel in found)
+    assert found
+    assert all(kernel.backend != "fixture" for kernel in found)
 
 
 def test_a_group_for_an_unknown_op_is_refused(record: PluginRecord) -> None:
