@@ -66,6 +66,7 @@ _ops: dict[str, Op] = {}
 _layouts: dict[str, Layout] = {}
 _devices: dict[str, DeviceSpec] = {}
 _backends: dict[tuple[str, str], Backend] = {}
+_candidates: dict[tuple[str, str, str | None, int], tuple[Kernel, ...]] = {}
 _cache: dict[object, Selection] = {}
 _CACHE_LIMIT = 8192
 generation = 0  # grows with every registration, so that caches notice
@@ -186,6 +187,7 @@ def register_kernels(backend: str, device: str, kernels: Iterable[Kernel | Kerne
     global generation
     _backends.setdefault((backend, device), Backend(backend, device)).add(kernels)
     generation += 1
+    _candidates.clear()
     _cache.clear()
 
 
@@ -207,6 +209,7 @@ def unregister(
         if not any(served == kind for _, served in _backends) and kind != "cpu":
             _devices.pop(kind, None)
     generation += 1
+    _candidates.clear()
     _cache.clear()
 
 
@@ -242,7 +245,7 @@ def use_backend(name: str | None) -> Iterator[None]:
         BACKEND_CHOICE.reset(token)
 
 
-def candidates(op: str, device: str = "cpu", backend: str | None = None) -> list[Kernel]:
+def candidates(op: str, device: str = "cpu", backend: str | None = None) -> tuple[Kernel, ...]:
     """Return all kernels of an op for a device, in the order of registration, references last.
 
     Raises:
@@ -250,13 +253,24 @@ def candidates(op: str, device: str = "cpu", backend: str | None = None) -> list
     """
     kind = device_kind(device)
     _loader(kind)
+    known = generation
+    key = (op, kind, backend, known)
+    found = _candidates.get(key)
+    if found is None:
+        found = _found_candidates(op, kind, backend)
+        if generation != known:  # describing them failed, and their backend was taken back
+            return candidates(op, device, backend)
+        _candidates[key] = found
+    return found
+
+
+def _found_candidates(op: str, kind: str, backend: str | None) -> tuple[Kernel, ...]:
     if backend is not None and (backend, kind) not in _backends:
         why = f" ({_reason(backend)})" if _reason(backend) else ""
         raise BackendError(
             f"backend: not available for {kind}, got {backend!r}{why}, "
             f"expected one of {', '.join(backends(kind)) or 'none'}"
         )
-    known = generation
     found = [
         kernel
         for (name, served), entry in list(_backends.items())
@@ -264,9 +278,7 @@ def candidates(op: str, device: str = "cpu", backend: str | None = None) -> list
         for kernel in entry.of(op)
         if backend in (None, name) or kernel.is_reference
     ]
-    if generation != known:  # describing them failed, and their backend was taken back
-        return candidates(op, device, backend)
-    return sorted(found, key=lambda kernel: kernel.is_reference)
+    return tuple(sorted(found, key=lambda kernel: kernel.is_reference))
 
 
 def refusal(kernel: Kernel, call: Call, isa_cap: str | None = None) -> str | None:
@@ -332,15 +344,17 @@ def use_isa(cap: str | None) -> Iterator[None]:
         ISA_CAP.reset(token)
 
 
-Among = Callable[[Kernel], bool]  # tells whether a kernel is to be asked at all
-
-
 def supporting(
-    call: Call, device: str = "cpu", among: Among | None = None
+    call: Call, device: str = "cpu", asked: Iterable[Kernel] | None = None
 ) -> tuple[list[Kernel], list[tuple[str, str]]]:
-    """Return the kernels that serve a call, cheapest first, and the refusals of the others."""
+    """Return the kernels that serve a call, cheapest first, and the refusals of the others.
+
+    ``asked`` are those to ask, all of the op's candidates if None.
+    """
     cap, served, refused = isa_cap(), [], []
-    for kernel in filter(among, candidates(call.op.name, device, chosen_backend())):
+    if asked is None:
+        asked = candidates(call.op.name, device, chosen_backend())
+    for kernel in asked:
         reason = refusal(kernel, call, cap)
         if reason is None and config.deterministic_kernel and not kernel.reproducible:
             reason = "not reproducible, which config.deterministic_kernel asks for"

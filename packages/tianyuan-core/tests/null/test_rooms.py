@@ -19,6 +19,7 @@ ROOMS = (
         "device",
         "records",
         "locks",
+        "collecting",
         "discovery",
         "config",
         "logger",

@@ -429,6 +429,27 @@ def test_command_line_converts(tmp_path):
         close(loaded(x), runtime(made, {"x": x})[0])
 
 
+def test_command_line_converts_quantised_models_to_integers(tmp_path):
+    from tianyuan.cli.convert import convert_model
+    from tianyuan.graph import container
+    from tianyuan.jit.model import read_graph
+
+    made, x = qdq_convolution(), floats(1, 3, 9, 9)
+    source, target = saved(made, tmp_path), tmp_path / "model.tym"
+    convert_model(source, target, None, {})
+    graph, _ = read_graph(container.read_container(target))
+    assert {"conv2d_quantized"} == {
+        node.op.name for node in graph.nodes if node.op.name.startswith("conv2d")
+    }
+    assert "dequantize" not in {node.op.name for node in graph.nodes}
+    got = jit.load(target)(x)
+    np.testing.assert_array_equal(got, jit.load(source)(x))
+    back = tmp_path / "back.onnx"
+    convert_model(target, back, None, {})
+    want = runtime(onnx.load(back), {"x": x})[0]
+    assert np.abs(got.astype(int) - want.astype(int)).max() <= 1
+
+
 def test_outputs_do_not_share_memory_with_constants():
     made = helper.make_model(
         helper.make_graph(

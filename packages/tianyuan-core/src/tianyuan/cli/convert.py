@@ -9,6 +9,7 @@ import click
 
 from .. import onnx
 from ..errors import TraceError
+from ..graph import passes
 from ..jit.model import write_model
 from ..onnx.model import symbolic_graph, trace_graph
 
@@ -75,4 +76,5 @@ def _import(source: Path, target: Path, sizes: Mapping[str, int]) -> None:
                 f"for {', '.join(missing)}"
             )
         graph = found
+    graph = passes.in_integers(graph)
     write_model(target, graph, [i.name for i in module.inputs], [o.name for o in module.outputs])

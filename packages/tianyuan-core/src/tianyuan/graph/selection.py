@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from math import inf
 
 from .. import registry
@@ -70,10 +71,10 @@ def _policy_refusal(kernel: Kernel, options: Options) -> str | None:
 
 
 def allowed(
-    call: Call, device: str, options: Options, among: registry.Among | None = None
+    call: Call, device: str, options: Options, asked: Iterable[Kernel] | None = None
 ) -> tuple[list[Kernel], list[tuple[str, str]]]:
     """Return the kernels that serve a call under the options, cheapest first, and refusals."""
-    served, refused = registry.supporting(call, device, among)
+    served, refused = registry.supporting(call, device, asked)
     kept = []
     for kernel in served:
         reason = _policy_refusal(kernel, options)
@@ -278,12 +279,25 @@ def relayout_kernel(
     The op's reference knows logical values only, so it cannot serve. A kernel that declares layouts
     serves no others, and is not even asked.
     """
+    asked = _repackers(source, target, device, registry.chosen_backend(), registry.generation)
+    if not asked:
+        return None
     call = relayout_call(spec, source, target, options.threads)
-    declared = ((source,), (target,)), ((PLAIN,), (PLAIN,))  # plain where nothing is declared
-    served, _ = allowed(
-        call, device, options, lambda k: (k.layouts.inputs, k.layouts.outputs) in declared
+    served, _ = allowed(call, device, options, asked)
+    return next(iter(served), None)
+
+
+@lru_cache(512)
+def _repackers(
+    source: str, target: str, device: str, backend: str | None, generation: int
+) -> tuple[Kernel, ...]:
+    """Return the kernels to ask; those that declare nothing look at the call's attributes."""
+    declared = ((source,), (target,)), ((PLAIN,), (PLAIN,))
+    return tuple(
+        kernel
+        for kernel in registry.candidates("relayout", device, backend)
+        if not kernel.is_reference and (kernel.layouts.inputs, kernel.layouts.outputs) in declared
     )
-    return next((kernel for kernel in served if not kernel.is_reference), None)
 
 
 def known_layouts(graph: Graph, device: str, options: Options) -> tuple[str, ...]:
@@ -291,10 +305,10 @@ def known_layouts(graph: Graph, device: str, options: Options) -> tuple[str, ...
     if options.level < 2:
         return ()
     seen: dict[str, int] = {}
-    for op in [node.op.name for node in graph.nodes]:
+    for op, count in Counter(node.op.name for node in graph.nodes).items():
         for kernel in registry.candidates(op, device, registry.chosen_backend()):
             for name in {*kernel.layouts.outputs} - {PLAIN, SAME}:
-                seen[name] = seen.get(name, 0) + 1
+                seen[name] = seen.get(name, 0) + count
     return tuple(sorted(seen, key=lambda name: (-seen[name], name)))
 
 

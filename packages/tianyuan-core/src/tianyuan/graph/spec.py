@@ -20,11 +20,11 @@ def check(graph: Graph, stage: str, before: Graph | None = None) -> None:
     The message names the rule and the node. What inference says of nodes that ``before``, a valid
     graph, holds as they are is not asked again.
     """
-    known = {_inferred(node) for node in before.nodes} if before is not None else set()
+    known = {_inferred(node) for node in before.nodes} if before not in (None, graph) else set()
     defined = _check_sources(graph)
     for node in graph.nodes:
         _check_order(node, defined)
-        if _inferred(node) not in known:
+        if before is not graph and _inferred(node) not in known:
             _check_node(node)
         if stage == LATE:
             _check_kernel(node)

@@ -48,13 +48,16 @@ def _own(stage: str, name: str, place: str, level: int = 1, needs: tuple[str, ..
     return Pass(stage, name, run, level, needs)
 
 
-_OWN = (
+_INTEGERS = (
     _own("canonical", "dead_code", "dead", 0),
     # Before constants fold: a weight that is dequantised must stay in integers.
     _own("canonical", "sink_dequantize", "quantized.sink", 2, ("quantize", "dequantize")),
     _own("canonical", "dead_code", "dead", 2),
     _own("canonical", "quantized_ops", "quantized", 2, ("quantize", "requantize")),
     _own("canonical", "dead_code", "dead", 2),
+)
+_OWN = (
+    *_INTEGERS,
     _own("canonical", "fold_constants", "fold"),
     _own("canonical", "simplify", "algebra"),
     _own("canonical", "merge_duplicates", "duplicates"),
@@ -121,6 +124,18 @@ def run_stage(stage: str, graph: Graph, options: Options, device: str = "cpu") -
     if stage not in STAGES:
         raise ValueError(f"passes: unknown stage, got {stage!r}, expected one of {STAGES}")
     items = [item for item in (*own_passes(), *plugin_passes(device)) if item.stage == stage]
+    return _run_checked(items, stage, graph, options)
+
+
+def in_integers(graph: Graph) -> Graph:
+    """Replace dequantize, op and quantize by ops on integers, as optimising a graph begins.
+
+    A file that is written so is read in a fraction of the time.
+    """
+    return _run_checked(_INTEGERS, "canonical", graph, Options())
+
+
+def _run_checked(items: Sequence[Pass], stage: str, graph: Graph, options: Options) -> Graph:
     try:
         after = _run(items, graph, options)
         if after is not graph:

@@ -13,20 +13,25 @@ SMALL = 64  # bytes: constants up to this size are compared by content
 
 def run(graph: Graph, options: Options) -> Graph:
     """Merge pure nodes whose op, attributes, inputs and layouts agree."""
-    seen: dict[Any, tuple[Value, ...]] = {}
+    # Attributes are long where networks are in integers, and compared only where the rest agrees.
+    seen: dict[Any, list[tuple[Node, tuple[Value, ...]]]] = {}
     rebuilder = Rebuilder(graph)
     merged = _merge_constants(rebuilder)
 
     def visit(to: Rebuilder, node: Node) -> tuple[Value, ...] | None:
         if not node.op.pure:
             return None
-        layouts = tuple(value.layout for value in node.outputs)
-        key = (node.op.name, exact(node.attrs), tuple(to.mapped(node.inputs)), layouts)
         nonlocal merged
-        merged = merged or key in seen
-        if key not in seen:
-            seen[key] = to.keep(node)
-        return seen[key]
+        layouts = tuple(value.layout for value in node.outputs)
+        rivals = seen.setdefault((node.op.name, tuple(to.mapped(node.inputs)), layouts), [])
+        wanted = exact(node.attrs) if rivals else None
+        for other, outputs in rivals:
+            if exact(other.attrs) == wanted:
+                merged = True
+                return outputs
+        kept = to.keep(node)
+        rivals.append((node, kept))
+        return kept
 
     rebuilt = rebuilder.run(visit)
     return rebuilt if merged else graph
