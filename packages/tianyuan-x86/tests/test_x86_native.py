@@ -258,7 +258,8 @@ def test_report_tells_features_and_tier(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_kernels_are_named_by_tier_and_unknown_ones_are_refused() -> None:
-    kernels = tianyuan_x86.tianyuan_kernels("cpu")
+    groups = tianyuan_x86.tianyuan_kernels("cpu")
+    kernels = [kernel for group in groups for op in group.ops for kernel in group.of(op)]
     for kernel in kernels:
         assert f"__{kernel.isa}_" in kernel.name
         assert kernel.is_native

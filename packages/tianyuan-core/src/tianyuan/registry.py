@@ -346,12 +346,13 @@ def use_isa(cap: str | None) -> Iterator[None]:
 
 def supporting(
     call: Call, device: str = "cpu", asked: Iterable[Kernel] | None = None
-) -> tuple[list[Kernel], list[tuple[str, str]]]:
-    """Return the kernels that serve a call, cheapest first, and the refusals of the others.
+) -> tuple[dict[Kernel, float], list[tuple[str, str]]]:
+    """Return the kernels that serve a call with their costs, and the refusals of the others.
 
-    ``asked`` are those to ask, all of the op's candidates if None.
+    The cheapest comes first, references last. ``asked`` are those to ask, all of the op's
+    candidates if None.
     """
-    cap, served, refused = isa_cap(), [], []
+    cap, costs, refused = isa_cap(), {}, []
     if asked is None:
         asked = candidates(call.op.name, device, chosen_backend())
     for kernel in asked:
@@ -359,11 +360,11 @@ def supporting(
         if reason is None and config.deterministic_kernel and not kernel.reproducible:
             reason = "not reproducible, which config.deterministic_kernel asks for"
         if reason is None:
-            served.append(kernel)
+            costs[kernel] = _cost(kernel, call)
         else:
             refused.append((kernel.name, sys.intern(reason)))  # most calls hear the same
-    served.sort(key=lambda kernel: (kernel.is_reference, _cost(kernel, call)))
-    return served, refused
+    served = sorted(costs, key=lambda kernel: (kernel.is_reference, costs[kernel]))
+    return {kernel: costs[kernel] for kernel in served}, refused
 
 
 def select(call: Call, device: str = "cpu", plain_only: bool = True) -> Selection:

@@ -140,4 +140,4 @@ def least(node: Node, device: str, options: Options) -> float | None:
     """Return the least cost of a native kernel, in whichever layouts; None where there is none."""
     call = selection.call_of(node, options.threads)
     served, _ = selection.allowed(call, device, options)
-    return next((kernel.cost(call) for kernel in served if kernel.is_native), None)
+    return next((cost for kernel, cost in served.items() if kernel.is_native), None)

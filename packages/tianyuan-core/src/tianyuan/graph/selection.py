@@ -70,30 +70,45 @@ def _policy_refusal(kernel: Kernel, options: Options) -> str | None:
     return None
 
 
-def allowed(
-    call: Call, device: str, options: Options, asked: Iterable[Kernel] | None = None
-) -> tuple[list[Kernel], list[tuple[str, str]]]:
-    """Return the kernels that serve a call under the options, cheapest first, and refusals."""
-    served, refused = registry.supporting(call, device, asked)
-    kept = []
-    for kernel in served:
+@lru_cache(1024)
+def _permitted(
+    op: str, device: str, backend: str | None, generation: int, options: Options
+) -> tuple[tuple[Kernel, ...], tuple[tuple[str, str], ...]]:
+    """Return an op's kernels that the options permit, and the refusals of the others."""
+    kept, refused = [], []
+    for kernel in registry.candidates(op, device, backend):
         reason = _policy_refusal(kernel, options)
         if reason is None:
             kept.append(kernel)
         else:
             refused.append((kernel.name, reason))
-    return kept, refused
+    return tuple(kept), tuple(refused)
+
+
+def allowed(
+    call: Call, device: str, options: Options
+) -> tuple[dict[Kernel, float], list[tuple[str, str]]]:
+    """Return the kernels that serve a call under the options, as ``registry.supporting`` does."""
+    chosen = registry.chosen_backend()
+    kept, barred = _permitted(call.op.name, device, chosen, registry.generation, options)
+    served, refused = registry.supporting(call, device, kept)
+    return served, [*refused, *barred]
 
 
 def cost_of(
-    kernel: Kernel, call: Call, inputs: Sequence[str], outputs: Sequence[str], options: Options
+    kernel: Kernel,
+    seconds: float,
+    call: Call,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    options: Options,
 ) -> float:
-    """Return the seconds that the policy counts for a kernel."""
+    """Return the seconds that the policy counts for a kernel that estimates its own."""
     if kernel.is_reference:
-        return kernel.cost(call) * LAST_RESORT
+        return seconds * LAST_RESORT
     if options.policy == PROFILE:
         return profiling.seconds(kernel, call, inputs, outputs)
-    return kernel.cost(call)
+    return seconds
 
 
 def choices_of(
@@ -121,16 +136,16 @@ def choices_of(
     if native and options.policy == PROFILE and any(k.is_native and _is_plain(k) for k in served):
         # Measured alone, a Python kernel may use more threads than the program has.
         refused += [(k.name, "not native, so not measured") for k in served if not k.is_native]
-        served = [kernel for kernel in served if kernel.is_native]
+        served = {kernel: cost for kernel, cost in served.items() if kernel.is_native}
     items: list[Choice] = []
-    for kernel in served:
+    for kernel, seconds in served.items():
         declared = (*kernel.layouts.inputs, *kernel.layouts.outputs)
         for name in (PLAIN, *known) if SAME in declared else (PLAIN,):
             found = _layouts_for(call, kernel, name)
             if found is None:
                 continue
             if options.level >= 2 or {*found[0], *found[1]} <= {PLAIN}:
-                cost = cost_of(kernel, call, *found, options)
+                cost = cost_of(kernel, seconds, call, *found, options)
                 cost += CALLOUT if native and not kernel.is_native else 0.0
                 items.append(Choice(kernel, *found, cost))
     if not any(choice.is_plain for choice in items):
@@ -209,6 +224,11 @@ class Labelling:
         if value in self.graph.constants:
             return 0.0
         made = self.layout_of(value)
+        readers = self._readers.get(value, ())
+        if len(readers) == 1 and value not in self._roots:  # as most are
+            node, index = readers[0]
+            layout = self.picked[node].inputs[index]
+            return 0.0 if layout == made else self._repack_cost(value, made, layout)
         wanted = self.wanted(value, made)
         return sum(self._repack_cost(value, made, layout) for layout in wanted)
 
@@ -222,11 +242,12 @@ class Labelling:
         return self._repack[key]
 
     def _ask_repack_cost(self, spec: TensorSpec, source: str, target: str) -> float:
-        kernel = relayout_kernel(spec, source, target, self.device, self.options)
-        if kernel is None:
+        served = _serving(spec, source, target, self.device, self.options)
+        if not served:
             return inf
+        kernel, seconds = next(iter(served.items()))
         call = relayout_call(spec, source, target, self.options.threads)
-        return cost_of(kernel, call, (source,), (target,), self.options)
+        return cost_of(kernel, seconds, call, (source,), (target,), self.options)
 
     def total(self) -> float:
         """Return the estimated seconds of the whole graph."""
@@ -279,23 +300,34 @@ def relayout_kernel(
     The op's reference knows logical values only, so it cannot serve. A kernel that declares layouts
     serves no others, and is not even asked.
     """
-    asked = _repackers(source, target, device, registry.chosen_backend(), registry.generation)
+    return next(iter(_serving(spec, source, target, device, options)), None)
+
+
+def _serving(
+    spec: TensorSpec, source: str, target: str, device: str, options: Options
+) -> dict[Kernel, float]:
+    backend, generation = registry.chosen_backend(), registry.generation
+    asked = _repackers(source, target, device, backend, generation, options)
     if not asked:
-        return None
+        return {}
     call = relayout_call(spec, source, target, options.threads)
-    served, _ = allowed(call, device, options, asked)
-    return next(iter(served), None)
+    return registry.supporting(call, device, asked)[0]
 
 
 @lru_cache(512)
 def _repackers(
-    source: str, target: str, device: str, backend: str | None, generation: int
+    source: str,
+    target: str,
+    device: str,
+    backend: str | None,
+    generation: int,
+    options: Options,
 ) -> tuple[Kernel, ...]:
     """Return the kernels to ask; those that declare nothing look at the call's attributes."""
     declared = ((source,), (target,)), ((PLAIN,), (PLAIN,))
     return tuple(
         kernel
-        for kernel in registry.candidates("relayout", device, backend)
+        for kernel in _permitted("relayout", device, backend, generation, options)[0]
         if not kernel.is_reference and (kernel.layouts.inputs, kernel.layouts.outputs) in declared
     )
 
@@ -305,8 +337,9 @@ def known_layouts(graph: Graph, device: str, options: Options) -> tuple[str, ...
     if options.level < 2:
         return ()
     seen: dict[str, int] = {}
+    chosen = registry.chosen_backend()
     for op, count in Counter(node.op.name for node in graph.nodes).items():
-        for kernel in registry.candidates(op, device, registry.chosen_backend()):
+        for kernel in _permitted(op, device, chosen, registry.generation, options)[0]:
             for name in {*kernel.layouts.outputs} - {PLAIN, SAME}:
                 seen[name] = seen.get(name, 0) + count
     return tuple(sorted(seen, key=lambda name: (-seen[name], name)))
@@ -344,7 +377,8 @@ def choose(graph: Graph, device: str, options: Options) -> tuple[Labelling, dict
         starts += [start(partial(_gives, name)) for name in known]
     labelling = Labelling(graph, choices, device, options)
     best, lowest = starts[0], inf
-    for picked in starts:
+    # Where a layout is the cheapest anyway, two starts are one.
+    for picked in {tuple(map(id, item.values())): item for item in starts}.values():
         labelling.picked = picked
         if known:
             labelling.improve()
