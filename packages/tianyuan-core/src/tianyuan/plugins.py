@@ -77,9 +77,14 @@ def records() -> tuple[PluginRecord, ...]:
 def folders() -> tuple[str, ...]:
     """Return the folders of the packages that plugins are, each with a separator at its end."""
     files = (getattr(record.module, "__file__", None) or "" for record in _records.values())
-    return tuple(
-        os.path.dirname(file) + os.sep for file in files if os.path.basename(file) == "__init__.py"
-    )
+    return tuple(filter(None, map(_folder, files)))
+
+
+@cache
+def _folder(file: str) -> str:
+    """Return the folder of a package's ``__init__.py``, or nothing for other files."""
+    folder, name = os.path.split(file)
+    return folder + os.sep if name == "__init__.py" else ""
 
 
 def reason_of(name: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from .. import shapes
+from .. import dtypes, shapes
 from ..errors import ModelFormatError
 from ..imperative.dispatch import empty
 from .messages import messages
@@ -142,9 +142,10 @@ class TensorReader:
         if proto.data_type == _STRING:
             return _strings(proto, dims, count, title)
         dtype = dtype_of(proto.data_type)
-        bits = _BITS.get(dtype.name)
+        kind = dtypes.name_of(dtype)
+        bits = _BITS.get(kind)
         size = -(-count * bits // 8) if bits else count * dtype.itemsize
-        place = f"{dtype.name}{dims}"
+        place = f"{kind}{dims}"
         if proto.data_location == 1:
             raw = self._external(proto, size, title)
         elif span is not None:
@@ -231,7 +232,8 @@ def _typed(
     proto: Any, dtype: np.dtype, dims: tuple[int, ...], count: int, title: str
 ) -> np.ndarray:
     """Read a tensor from the field for its type; small types share int32_data."""
-    name, bits = dtype.name, _BITS.get(dtype.name)
+    name = dtypes.name_of(dtype)
+    bits = _BITS.get(name)
     if name in ("float32", "complex64"):
         data = np.array(proto.float_data, np.float32)
         data = data.view(dtype) if name == "complex64" else data

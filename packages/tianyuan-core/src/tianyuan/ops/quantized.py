@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import shapes
-from ..dtypes import as_dtype
+from ..dtypes import as_dtype, name_of
 from ..errors import AttrError, DTypeError, ShapeError
 from ..op import Count, DTypeName, Floats, Ints, Op, QuantParams, Specs, TensorSpec
 from ..records import record
@@ -134,7 +134,7 @@ def _check_axis(op: str, spec: TensorSpec, attrs: Any) -> None:
 
 def _quantize_infer(specs: Specs, attrs: Quantize) -> Specs:
     (x,) = specs
-    if x.dtype.name != "float32":
+    if name_of(x.dtype) != "float32":
         raise DTypeError(
             f"quantize: input has the wrong dtype, got {x.dtype.name}, expected float32"
         )

@@ -77,10 +77,9 @@ def check_factor(op: str, what: str, value: float) -> None:
 def check_factors(op: str, what: str, values: Floats, counts: Sequence[int]) -> None:
     """Raise AttrError unless there are as many factors as one of ``counts``, each valid."""
     check_length(op, what, values, counts)
-    if len(values) > _FEW and are_factors(values):
-        return
-    for value in values:
-        check_factor(op, what, value)
+    if not are_factors(values):
+        for value in values:
+            check_factor(op, what, value)
 
 
 # Tuples longer than this are checked as one array.
@@ -91,6 +90,8 @@ def are_factors(values: Floats) -> bool:
     """Tell whether there are floats, and all are positive normal float32 numbers."""
     if set(map(type, values)) != {float}:
         return False
+    if len(values) <= _FEW:
+        return all(map(is_factor, values))
     array = np.array(values)
     # Checked first: within the range, rounding neither overflows nor underflows.
     if not (array.min() >= _SMALLEST and array.max() <= _LARGEST):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...dtypes import name_of
 from ...op import QuantParams
 from ...ops import quantized_rules as rules
 from ..graph import Graph, Rebuilder, Value
@@ -57,7 +58,7 @@ def dequantised(to: Rebuilder, value: Value) -> Quantised | None:
     if node is None or node.attrs.axis >= 0:
         return None
     stored = to.map[node.inputs[0]]
-    if stored.spec.dtype.name not in rules.EIGHT_BITS:
+    if name_of(stored.spec.dtype) not in rules.EIGHT_BITS:
         return None
     zero, quant = node.attrs.zero_points[0], stored.spec.quant
     if quant is not None and (quant.axis >= 0 or quant.zero_points[0] != zero):

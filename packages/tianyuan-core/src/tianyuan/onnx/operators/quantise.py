@@ -79,7 +79,7 @@ def stored_form(
     """
     if not isinstance(scale, Known) or not (zero is None or isinstance(zero, Known)):
         return None
-    if scale.dtype.name != "float32" or len(scale.shape) > 1 or block:
+    if dtypes.name_of(scale.dtype) != "float32" or len(scale.shape) > 1 or block:
         return None
     scales: tuple[float, ...] = tuple(scale.array.reshape(-1).tolist())
     zeros = (0,) * len(scales) if zero is None else tuple(map(int, zero.array.reshape(-1).tolist()))
@@ -101,7 +101,8 @@ def quantize_linear(node: Node, runtime: Any, x: Any, scale: Any, zero: Any = No
         return Known(_to_narrow(node, array_of(x), array_of(scale), array_of(zero), dtype))
     precision = node.int("precision", 0)
     form = stored_form(x, scale, zero, node.int("axis", 1), node.int("block_size", 0))
-    if form and dtype.name in rules.STORAGE and x.dtype.name == "float32" and not precision:
+    fits = dtypes.name_of(dtype) in rules.STORAGE and dtypes.name_of(x.dtype) == "float32"
+    if form and fits and not precision:
         scales, zeros, axis = form
         return run("quantize", tensor_of(x), scales=scales, zero_points=zeros, axis=axis,
                    dtype=dtype.name)  # fmt: skip
@@ -133,7 +134,8 @@ def _to_narrow(
 def dequantize_linear(node: Node, runtime: Any, x: Any, scale: Any, zero: Any = None) -> Any:
     dtype = dtype_of(node.int("output_dtype")) if node.int("output_dtype", 0) else scale.dtype
     form = stored_form(x, scale, zero, node.int("axis", 1), node.int("block_size", 0))
-    if form and x.dtype.name in rules.STORAGE and dtype.name == "float32":
+    fits = dtypes.name_of(x.dtype) in rules.STORAGE and dtypes.name_of(dtype) == "float32"
+    if form and fits:
         scales, zeros, axis = form
         return run("dequantize", tensor_of(x), scales=scales, zero_points=zeros, axis=axis)
     if isinstance(x, Known) and not _is_plain(x.dtype):
