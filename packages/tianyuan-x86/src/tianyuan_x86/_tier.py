@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from tianyuan.errors import PluginError
 from tianyuan.kernel import CFunction, Kernel
+from tianyuan.records import record
 
 LANES = {"avx2": 8, "avx512": 16}  # float32 lanes of a vector; worst tier first
 ORDER = (*LANES, "vnni", "bf16", "amx")  # all tiers; from vnni on, for types of their own
@@ -17,7 +18,7 @@ BF16_TIERS = ("bf16",)
 PAIR_TIERS = (*BF16_TIERS, "amx")  # those with products of pairs in bfloat16
 
 
-@dataclass(frozen=True)
+@record()
 class Tier:
     """An instruction set for which the library has objects, and its functions by kernel name.
 
@@ -26,7 +27,7 @@ class Tier:
 
     name: str
     functions: Mapping[str, CFunction]
-    features: Mapping[str, bool] = field(default_factory=dict)
+    features: Mapping[str, bool] = MappingProxyType({})
 
     @property
     def lanes(self) -> int:

@@ -8,12 +8,13 @@ import platform
 import threading
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from tianyuan import native as core
 from tianyuan.kernel import CFunction
 from tianyuan.plugins import PluginWarning
+from tianyuan.records import record
 
 from ._tier import ORDER, Tier
 
@@ -24,7 +25,7 @@ _lock = threading.Lock()
 _loaded: Native | None = None
 
 
-@dataclass(frozen=True)
+@record()
 class Native:
     """The loaded library: its extension module, its tiers (best first) and its functions.
 
@@ -34,7 +35,7 @@ class Native:
     module: ModuleType
     tiers: tuple[Tier, ...]
     functions: Mapping[str, CFunction]
-    refused: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, str] = MappingProxyType({})
 
 
 def load() -> Native:

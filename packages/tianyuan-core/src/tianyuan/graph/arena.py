@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+
+from ..records import record
 
 ALIGNMENT = 64
 FEW = 256  # for so many buffers every order is tried; for more, until it is CLOSE
 CLOSE = 1.02
 
 
-@dataclass(frozen=True)
+@record()
 class Interval:
     """A buffer that is live from step ``start`` to step ``end``, both included."""
 

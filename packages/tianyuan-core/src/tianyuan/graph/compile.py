@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 from .. import plugins, registry
 from ..collecting import uncollected
 from ..imperative import memory
 from ..op import TensorSpec
+from ..records import record
 from . import lower, ordering, passes, plan, recompute
 from .graph import Graph
 from .interpreter import StepInterpreter
@@ -17,7 +17,7 @@ from .options import Options
 from .program import Executable, Program
 
 
-@dataclass(frozen=True)
+@record()
 class Compiled:
     """A program, what runs it, and which backends declined and why."""
 

@@ -20,7 +20,6 @@ import secrets
 import stat
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,6 +27,7 @@ import numpy as np
 
 from ..dtypes import as_dtype
 from ..errors import DTypeError, ModelFormatError
+from ..records import record
 
 FORMAT_VERSION = 1
 ALIGNMENT = 64
@@ -61,7 +61,7 @@ _HEAD = re.compile(
 )
 
 
-@dataclass(frozen=True)
+@record()
 class Entry:
     """What the header says of one tensor; offsets count from the start of the file."""
 

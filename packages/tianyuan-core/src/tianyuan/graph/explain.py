@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..kernel import PLAIN
+from ..records import record
 from .arithmetic import FLOAT32, arithmetic_of, in_words
 from .program import ALIAS, ARENA, Program, Slot, Step
 
 NATIVE, CALLOUT, REFERENCE = "native", "callout", "reference"
 
 
-@dataclass(frozen=True)
+@record()
 class StepReport:
     """What runs one step.
 
@@ -42,7 +42,7 @@ class StepReport:
     arithmetic: str = FLOAT32
 
 
-@dataclass(frozen=True)
+@record()
 class Explanation:
     """A report on a whole program; its text is a table with one row per step, then totals."""
 

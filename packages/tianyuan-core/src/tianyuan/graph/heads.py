@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 from .. import registry
 from ..ops.attention_heads import OP, AttentionHeads
 from ..ops.attrs import Shape
+from ..records import record
 from .graph import Graph, Node, Rebuilder, Value
 from .joining import gains, least
 from .options import Options
@@ -19,7 +19,7 @@ from .selection import is_alias
 _VIEWS = ("reshape", "transpose", "slice")
 
 
-@dataclass(frozen=True)
+@record()
 class _View:
     """Where the elements of a value lie among those of another, whose axes have no gaps."""
 
@@ -30,7 +30,7 @@ class _View:
     nodes: tuple[Node, ...]  # what moves them, from ``base`` on
 
 
-@dataclass(frozen=True)
+@record()
 class _Rows:
     """Heads of a value as columns of ``base`` in the shape (..., rows, columns)."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from .. import registry
 from ..ops.bottleneck import Bottleneck
+from ..records import record
 from . import selection
 from .graph import Graph, Node, Rebuilder, Value
 from .options import Options
@@ -19,7 +19,7 @@ _NO_PADDING = (0, 0, 0, 0)
 Cost = Callable[[Node], float | None]  # in seconds; None where nothing native serves
 
 
-@dataclass(frozen=True)
+@record()
 class _Chain:
     """Nodes of the graph before, from the narrow input on."""
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
 from ..kernel import Kernel
 from ..op import Op, TensorSpec
+from ..records import record
 
 INPUT, OUTPUT, CONSTANT, STATE, ARENA, ALIAS = (
     "input", "output", "constant", "state", "arena", "alias",
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@record()
 class Slot:
     """Where one value of a program lies.
 
@@ -39,7 +39,7 @@ class Slot:
         return int(np.prod(self.extents, dtype=np.int64)) * self.spec.dtype.itemsize
 
 
-@dataclass(frozen=True)
+@record()
 class Step:
     """One kernel call: slots read and written, attributes, and scratch memory in the arena."""
 
@@ -54,7 +54,7 @@ class Step:
     refusals: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True)
+@record()
 class Program:
     """Specs, constants, steps and the memory plan; see ``format_program`` for its printed form."""
 
@@ -68,7 +68,7 @@ class Program:
     arena_lower_bound: int
     threads: int = 1
     device: str = "cpu"
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     @property
     def mutates(self) -> bool:

@@ -7,8 +7,8 @@ of its operations over the peak rate and its bytes over the bandwidth.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from .. import native, registry
 from ..kernel import BF16, PLAIN, Call
 from ..op import TensorSpec
+from ..records import record
 from . import passes, profiling
 from .arithmetic import BFLOAT16, FLOAT32, INT8
 from .compile import compile_graph
@@ -37,7 +38,7 @@ _BYTES: dict[str, Any] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
+@record()
 class Peaks:
     """What the machine was measured to do with so many threads.
 
@@ -50,7 +51,7 @@ class Peaks:
     flops: float
     nbytes: float
     threads: int
-    others: Mapping[str, float] = field(default_factory=dict)
+    others: Mapping[str, float] = MappingProxyType({})
 
     def rate(self, arithmetic: str) -> float:
         """Return the operations per second of an arithmetic: that of float32 if none is known.
@@ -67,7 +68,7 @@ class Peaks:
         return f"{', '.join(rates)}, {self.nbytes / 1e9:.1f} GB/s, on {self.threads} {many}"
 
 
-@dataclass(frozen=True)
+@record()
 class RooflineStep:
     """One step: its report, its time and the least time that the machine allows."""
 
@@ -87,7 +88,7 @@ class RooflineStep:
         return max(self.seconds - self.floor, 0.0)
 
 
-@dataclass(frozen=True)
+@record()
 class Roofline:
     """A program's steps beside the peaks; its text is a table, then the steps that lose most."""
 

@@ -12,6 +12,7 @@ from .. import registry
 from ..errors import KernelError
 from ..kernel import FULL, PLAIN, SAME, Call, Kernel
 from ..op import TensorSpec
+from ..records import record
 from . import layouts, profiling
 from .graph import Graph, Node, Value
 from .options import PROFILE, REPRODUCIBLE, Options
@@ -23,7 +24,7 @@ CALLOUT = 1e-4
 LAST_RESORT = 1e3  # a reference serves only where nothing else does
 
 
-@dataclass(frozen=True)
+@record()
 class Choice:
     """One way to run one node: a kernel with a layout for each input and output."""
 
@@ -37,7 +38,7 @@ class Choice:
         return all(name == PLAIN for name in (*self.inputs, *self.outputs))
 
 
-@dataclass(frozen=True)
+@record()
 class Choices:
     """All ways to run one node, cheapest first, and who refused with what reason."""
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import TraceError
 from ..graph.graph import Graph
+from ..records import record
 
 # Layouts and fusions that the loader chooses by cost for the machine that it runs on.
 ENABLE_OPTIONS = frozenset(
@@ -39,7 +39,7 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
 NOTES = "tianyuan.network"  # the metadata of a file in which notes on its network stand
 
 
-@dataclass(frozen=True)
+@record()
 class DumpResult:
     """What a dump has written.
 

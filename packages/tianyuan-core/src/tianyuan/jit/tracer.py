@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from ..imperative import dispatch
 from ..imperative.state import state
 from ..imperative.tensor import Tensor, wrap
 from ..op import Op, TensorSpec
+from ..records import record
 
 
 class SymbolFixed(BaseException):
@@ -30,7 +30,7 @@ class SymbolFixed(BaseException):
         self.line = line
 
 
-@dataclass(frozen=True)
+@record()
 class Cell:
     """A tensor from outside that the graph reads, and perhaps updates, by address."""
 
@@ -39,7 +39,7 @@ class Cell:
     name: str
 
 
-@dataclass(frozen=True)
+@record()
 class HostInput:
     """A program input that is read from Python before each run."""
 
@@ -49,7 +49,7 @@ class HostInput:
     shape: shapes.Shape
 
 
-@dataclass(frozen=True)
+@record()
 class Guard:
     """A Python fact that the trace relied on."""
 

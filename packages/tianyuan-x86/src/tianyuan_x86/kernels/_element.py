@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from tianyuan.kernel import BF16, Call
+from tianyuan.records import record
 
 from .._tier import BF16_TIERS, LANES, Tier
 from . import _bf16 as b16
@@ -18,7 +18,7 @@ TIERS = (*LANES, *BF16_TIERS)
 Seconds = Callable[[Call], float]
 
 
-@dataclass(frozen=True)
+@record()
 class Element:
     """An element's name in those of kernels, the layout of its images, and fields of Kernel."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 
 from ...errors import GraphError
+from ...records import record
 from .. import spec
 from ..graph import Graph
 from ..options import Options
@@ -15,7 +15,7 @@ from ..options import Options
 STAGES = ("canonical", "fuse", "layout", "late")
 
 
-@dataclass(frozen=True)
+@record()
 class Pass:
     """One rewriting of a graph that keeps its results.
 

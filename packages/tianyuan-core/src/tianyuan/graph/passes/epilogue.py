@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ... import registry
+from ...records import record
 from ..graph import Node, Rebuilder, Value
 from .match import Users, produced_by, same_spec, scalar
 
 ACTIVATIONS = ("relu", "relu6", "sigmoid", "tanh", "silu", "hswish", "gelu")
 
 
-@dataclass(frozen=True)
+@record()
 class Fused:
     """A node seen as its fused op: two operands, and the parts of the epilogue it has so far."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from ... import registry
 from ...ops import quantized_rules as rules
 from ...ops.quantized import Dequantize
+from ...records import record
 from ..graph import Graph, Node, Rebuilder, Value
 from ..options import Options
 from . import fold, quantized_products, quantized_tables
@@ -163,7 +164,7 @@ def _bound(to: Rebuilder, value: Value) -> tuple[Value, float, float] | None:
     return None
 
 
-@dataclass(frozen=True)
+@record()
 class _Chain:
     """One quantize, seen from its end: the form of its integers, and who reads what."""
 

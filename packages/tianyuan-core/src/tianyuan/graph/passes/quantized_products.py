@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from ... import registry
 from ...ops import quantized_rules as rules
 from ...ops.quantized import Dequantize
+from ...records import record
 from ..graph import Node, Rebuilder, Value
 from .match import Users, add_array, emit, produced_by, same_shape
 from .quantized_values import Form, Quantised, array_of, dequantised, factor
@@ -17,7 +18,7 @@ from .quantized_values import Form, Quantised, array_of, dequantised, factor
 _NAMES = {"conv2d": "conv2d_quantized", "matmul": "matmul_quantized"}
 
 
-@dataclass(frozen=True)
+@record()
 class _Product:
     """A product of stored values and what is added to it."""
 

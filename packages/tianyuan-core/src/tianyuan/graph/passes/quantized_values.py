@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from ...dtypes import name_of
 from ...op import QuantParams
 from ...ops import quantized_rules as rules
+from ...records import record
 from ..graph import Graph, Rebuilder, Value
 from . import fold
 from .match import has_symbols, is_concrete, produced_by
@@ -18,7 +18,7 @@ from .match import has_symbols, is_concrete, produced_by
 _DEEP = 6
 
 
-@dataclass(frozen=True)
+@record()
 class Form:
     """What a quantised result looks like: scale, zero point, storage and bounds."""
 
@@ -43,7 +43,7 @@ class Form:
         return int(np.clip(found, least, largest))
 
 
-@dataclass(frozen=True)
+@record()
 class Quantised:
     """A stored value of the new graph, quantised per tensor."""
 
