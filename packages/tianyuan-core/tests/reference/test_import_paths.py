@@ -29,6 +29,7 @@ from tianyuan import aliases
         ("module.conv", "ConvTranspose2d", "tianyuan.module"),
         ("module.linear", "LinearRelu", "tianyuan.module"),
         ("module.vision", "AdditiveGaussianNoise", "tianyuan.module"),
+        ("functional.elemwise", "hswish", "tianyuan.functional.nn"),
         ("autodiff.grad", "Function", "tianyuan.autodiff"),
         ("data.dataset.meta_dataset", "StreamDataset", "tianyuan.data.dataset"),
         ("data.dataset.vision", "COCO", "tianyuan.data.dataset"),

@@ -477,3 +477,12 @@ def clip(x: Tensor, lower: Any = None, upper: Any = None) -> Tensor:
     if lower is not None:
         x = maximum(x, lower)
     return x if upper is None else minimum(x, upper)
+
+
+def __getattr__(name: str) -> Any:
+    # MegEngine had these here first, and still finds them.
+    if name in ("hsigmoid", "hswish", "relu", "relu6", "sigmoid"):
+        from . import nn
+
+        return getattr(nn, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
