@@ -80,6 +80,8 @@ def test_forms_inside_a_trace() -> None:
 
 
 Q = Tensor(X, dtype=quint8(0.05, 130))
+AFFINE = np.tile(np.float32([[1, 0.1, 0], [0, 1, 0.3]]), (2, 1, 1))
+PERSPECTIVE = np.tile(np.float32([[1, 0.1, 0], [0, 1, 0.3], [0, 0, 1]]), (2, 1, 1))
 
 
 @pytest.mark.parametrize(
@@ -92,6 +94,13 @@ Q = Tensor(X, dtype=quint8(0.05, 130))
         lambda x: F.nn.softmax(x, axis=1),
         lambda x: F.nn.conv2d(x, Tensor(np.ones((3, 4, 2, 2), np.float32))),
         lambda x: F.nn.adaptive_avg_pool2d(x, 2),
+        lambda x: F.vision.interpolate(x, scale_factor=2),
+        lambda x: F.vision.resize(x, (4, 9), imode="bicubic"),
+        lambda x: F.vision.rotate(x, 30.0),
+        lambda x: F.vision.remap(x, Tensor(np.full((2, 3, 3, 2), 1.25, np.float32))),
+        lambda x: F.vision.warp_affine(x, Tensor(AFFINE), (5, 5), format="NCHW"),
+        lambda x: F.vision.warp_perspective(x, Tensor(PERSPECTIVE), (5, 5)),
+        lambda x: F.vision.cvt_color(F.transpose(x[:, :3], (0, 2, 3, 1)), "RGB2GRAY"),
     ],
 )
 def test_functions_of_floats_see_numbers(function) -> None:

@@ -99,6 +99,11 @@ def floating(value: Tensor) -> Tensor:
     return run("dequantize", value, **how)
 
 
+def is_image_of_bytes(value: Tensor) -> bool:
+    """Tell whether elements are bytes themselves, and not integers that stand for numbers."""
+    return dtypes.name_of(value.dtype) == "uint8" and value.qparams is None
+
+
 def same_dtype(op: str, *values: Tensor) -> list[Tensor]:
     """Return tensors cast to the dtype in which they meet."""
     if not values:

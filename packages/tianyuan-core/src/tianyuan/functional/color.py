@@ -11,7 +11,7 @@ from .. import shapes
 from ..errors import DTypeError, ShapeError
 from ..imperative.tensor import Tensor
 from . import elemwise
-from .arguments import choice, run, tensor
+from .arguments import choice, floating, run, tensor
 from .joining import concat, cut
 from .movement import broadcast_to, reshape
 
@@ -62,6 +62,7 @@ def cvt_color(inp: Tensor, mode: str = "") -> Tensor:
     [[[[18]]]]
     """
     image = tensor("cvt_color", inp)
+    image = image if image.qparams is None else floating(image)
     mode = choice("cvt_color", "mode", mode, tuple(_MODES))
     if image.dtype.name not in ("uint8", "float32"):
         raise DTypeError(

@@ -13,7 +13,7 @@ from ..errors import KernelError, ShapeError
 from ..imperative.state import state
 from ..imperative.tensor import Tensor
 from . import elemwise
-from .arguments import choice, floating, pair, run, tensor
+from .arguments import choice, floating, is_image_of_bytes, pair, run, tensor
 from .creation import arange
 from .linalg import matmul
 from .movement import broadcast_to, reshape, transpose
@@ -79,7 +79,7 @@ class Sampler:
         n, c, self.height, self.width = image.shape
         self.pixels = reshape(transpose(image, (0, 2, 3, 1)), (n * self.height * self.width, c))
         self.first = elemwise.mul(reshape(batch, (-1, 1)), self.height * self.width)
-        self.bytes = image.dtype.name == "uint8"
+        self.bytes = is_image_of_bytes(image)
         self.border = border
         self.scalar = min(max(math.floor(scalar + 0.5), 0), 255) if self.bytes else scalar
 
@@ -190,7 +190,7 @@ def images(op: str, inp: Any, format: str = "NCHW", bytes_stay: bool = False) ->
         AttrError: where the format is unknown.
     """
     found = tensor(op, inp)
-    found = found if bytes_stay and found.dtype.name == "uint8" else floating(found)
+    found = found if bytes_stay and is_image_of_bytes(found) else floating(found)
     format = choice(op, "format", format, ("NCHW", "NHWC"))
     if found.ndim != 4:
         raise ShapeError(

@@ -15,6 +15,7 @@ from .arguments import (
     extents,
     fixed,
     floating,
+    is_image_of_bytes,
     numbers_of,
     pair,
     real_number,
@@ -64,7 +65,7 @@ def interpolate(
     """
     mode = choice("interpolate", "mode", mode, _MODES)
     found = tensor("interpolate", inp)
-    whole = found.dtype.name == "uint8" and mode != "nearest"
+    whole = is_image_of_bytes(found) and mode != "nearest"
     if whole:
         found = cast(Tensor, found.cast("int32"))
     elif mode != "nearest":
