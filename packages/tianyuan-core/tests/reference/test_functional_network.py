@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from types import SimpleNamespace
 
@@ -154,6 +155,26 @@ def test_sync_batch_norm_alone_is_batch_norm(training, mode):
     )  # fmt: skip
     np.testing.assert_allclose(mean.numpy(), peer_mean.numpy(), rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(var.numpy(), peer_var.numpy(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("norm", [F.batch_norm, F.sync_batch_norm, "max"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_batch_without_samples_leaves_running_values_alone(norm, dynamic):
+    if norm == "max":
+        norm = functools.partial(F.sync_batch_norm, eps_mode="max")
+    mean, var = running(3)
+    peer_mean, peer_var = torch.zeros(3), torch.ones(3)
+
+    def step(x):
+        return norm(x, mean, var, training=True)
+
+    if dynamic:
+        step = trace(step, dynamic_shapes={"x": {0: "n"}})
+    for x in (normal(4, 3, 5), normal(0, 3, 5), normal(2, 3, 5)):
+        assert step(Tensor(x)).shape == x.shape
+        TF.batch_norm(torch.tensor(x), peer_mean, peer_var, training=True)
+        np.testing.assert_allclose(mean.numpy(), peer_mean.numpy(), rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(var.numpy(), peer_var.numpy(), rtol=1e-4)
 
 
 def test_sync_batch_norm_of_flat_channels_takes_the_larger_of_variance_and_eps():

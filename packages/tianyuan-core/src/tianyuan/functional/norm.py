@@ -51,9 +51,9 @@ def batch_norm(
     """Normalise each channel of (N, C, ...) and scale by weight and bias of C elements.
 
     In training the batch's mean and biased variance are used, and the running ones become
-    momentum * running + (1 - momentum) * batch, with the unbiased variance. With ``inplace`` they
-    are updated and the result is returned; else (result, new mean, new variance) is returned,
-    where there are running values.
+    momentum * running + (1 - momentum) * batch, with the unbiased variance; a batch without
+    elements leaves them as they are. With ``inplace`` they are updated and the result is returned;
+    else (result, new mean, new variance) is returned, where there are running values.
 
     Raises:
         ShapeError: where the input has no channel axis or a vector does not have C elements.
@@ -83,8 +83,9 @@ def batch_norm(
             _check_vector("batch_norm", what, value, x.shape[1])
     y, mean, var = run_many("batch_norm_train", x, scale, shift, eps=float(eps))
     y = lowered(y)
-    new_mean = _moved(running_mean, mean, momentum, 1.0)
-    new_var = _moved(running_var, var, momentum, _unbiased(x))
+    count = _count(x)
+    new_mean = moved(running_mean, mean, momentum, count)
+    new_var = moved(running_var, var, momentum, count, unbiased=True)
     if not inplace and (new_mean is not None or new_var is not None):
         return y, new_mean, new_var
     if running_mean is not None:
@@ -94,21 +95,33 @@ def batch_norm(
     return y
 
 
-def _unbiased(inp: Tensor) -> Any:
-    """Return n/(n-1), where n counts the elements of one channel."""
+def _count(inp: Tensor) -> Any:
+    """Return how many elements a channel has: a number, or a tensor where sizes have names."""
     count = shapes.volume((inp.shape[0], *inp.shape[2:]))
-    if not shapes.symbols_of(count):
-        return int(count) / max(int(count) - 1, 1)
-    total = cast(Tensor, inp.extent(count, inp.dtype))
-    return elemwise.div(total, elemwise.maximum(elemwise.sub(total, 1.0), 1.0))
+    return inp.extent(count, inp.dtype) if shapes.symbols_of(count) else int(count)
 
 
-def _moved(running: Tensor | None, batch: Tensor, momentum: Any, scale: Any) -> Tensor | None:
-    if running is None:
-        return None
-    shaped = run("reshape", batch.detach(), shape=running.shape).cast(running.dtype)
-    kept = elemwise.mul(running, momentum)
-    return elemwise.add(kept, elemwise.mul(shaped, (1.0 - momentum) * scale))
+def moved(
+    running: Tensor | None, batch: Tensor, momentum: Any, count: Any, unbiased: bool = False
+) -> Tensor | None:
+    """Return running values after a batch; one without elements leaves them as they are.
+
+    ``unbiased`` makes the variance of ``count`` elements that of what they are a sample of.
+    """
+    if running is None or (isinstance(count, int) and count == 0):
+        return running
+    new = run("reshape", batch.detach(), shape=running.shape).cast(running.dtype)
+    share: Any = 1.0 - momentum
+    if unbiased and isinstance(count, int):
+        share = share * (count / max(count - 1, 1))
+    elif unbiased:
+        share = elemwise.mul(
+            elemwise.div(count, elemwise.maximum(elemwise.sub(count, 1.0), 1.0)), share
+        )
+    new = elemwise.add(elemwise.mul(running, momentum), elemwise.mul(new, share))
+    if isinstance(count, int):
+        return new
+    return cast(Tensor, run("where", elemwise.greater(count, 0), new, running))
 
 
 def layer_norm(

@@ -14,7 +14,7 @@ from . import elemwise, math
 from .arguments import choice, floating, tensor
 from .joining import concat, cut
 from .movement import reshape
-from .norm import batch_norm
+from .norm import batch_norm, moved
 
 __all__ = ["sync_batch_norm"]
 
@@ -69,9 +69,8 @@ def sync_batch_norm(
     if training:
         reduce = _alone if alone else functools.partial(_all_reduced, group=group)
         mean, var, count = _statistics(x, wide, reduce)
-        _move(running_mean, mean, momentum)
-        larger = elemwise.maximum(elemwise.sub(count, 1.0), 1.0)
-        _move(running_var, elemwise.mul(var, elemwise.div(count, larger)), momentum)
+        running_mean[...] = moved(running_mean, mean, momentum, count)
+        running_var[...] = moved(running_var, var, momentum, count, unbiased=True)
     else:
         mean, var = (reshape(value, wide) for value in (running_mean, running_var))
     spread = elemwise.add(var, eps) if mode == "additive" else elemwise.maximum(var, eps)
@@ -114,9 +113,3 @@ def _statistics(
     mean = reshape(elemwise.div(cut(sums, 0, 0, channels), count), wide)
     squares = math.sum(elemwise.square(elemwise.sub(x, mean)), axes)
     return mean, reshape(elemwise.div(reduce(squares), count), wide), count
-
-
-def _move(running: Tensor, batch: Tensor, momentum: Any) -> None:
-    new = reshape(batch.detach(), running.shape).cast(running.dtype)
-    share = 1.0 - momentum
-    running[...] = elemwise.add(elemwise.mul(running, momentum), elemwise.mul(new, share))
