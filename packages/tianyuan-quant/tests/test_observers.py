@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import tianyuan
@@ -72,6 +74,17 @@ def test_histogram_leaves_far_values_out(method):
 
     if method == "l2":
         assert error(float(scale)) < error(60 / 7.5) / 4
+
+
+@pytest.mark.parametrize("mode", [SYM, ASYM])
+@pytest.mark.parametrize("zeros", [0.5, 0.95])
+def test_zeros_behind_a_relu_do_not_move_the_range_of_least_entropy(mode, zeros):
+    values = np.abs(np.random.default_rng(2).standard_normal(40_000))
+    kind = partial(Q.HistogramObserver, dtype="quint8", mode=mode, method="kl")
+    alone, _ = params(kind(), values)
+    silent = np.zeros(int(len(values) * zeros / (1 - zeros)))
+    among, _ = params(kind(), np.concatenate([silent, values]))
+    np.testing.assert_allclose(among, alone, rtol=0.02)
 
 
 def test_histogram_search_is_close_to_the_best_scale():

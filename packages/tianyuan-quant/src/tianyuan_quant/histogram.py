@@ -160,7 +160,7 @@ class HistogramObserver(Observer):
 
     def _relative_entropy(self, low: float, high: float) -> float:
         """Return the relative entropy of clipped values and their quantised distribution."""
-        assert self.counts is not None
+        counts = self._without_spike()
         scale, zero = self._scale(low, high)
         q = np.rint(self._centres() / scale) + zero
         inside = (q >= self.dtype.qmin) & (q <= self.dtype.qmax)
@@ -169,17 +169,31 @@ class HistogramObserver(Observer):
         if not inside.any():
             return float("inf")
         # What is clipped joins the outermost bins that are not.
-        reference = np.where(inside, self.counts, 0.0)
+        reference = np.where(inside, counts, 0.0)
         ends = np.flatnonzero(inside)[[0, -1]]
-        reference[ends[0]] += self.counts[: ends[0]].sum()
-        reference[ends[1]] += self.counts[ends[1] + 1 :].sum()
-        kept = np.bincount(levels[inside], self.counts[inside], size)
-        used = np.bincount(levels[inside], self.counts[inside] > 0, size)
+        reference[ends[0]] += counts[: ends[0]].sum()
+        reference[ends[1]] += counts[ends[1] + 1 :].sum()
+        kept = np.bincount(levels[inside], counts[inside], size)
+        used = np.bincount(levels[inside], counts[inside] > 0, size)
         share = np.divide(kept, used, out=np.zeros(size), where=used > 0)
-        approximation = np.where(inside & (self.counts > 0), share[levels], 0.0)
+        approximation = np.where(inside & (counts > 0), share[levels], 0.0)
         p, q_ = reference / reference.sum(), approximation / max(approximation.sum(), 1e-30)
         mask = p > 0
         return float(np.sum(p[mask] * np.log(p[mask] / np.maximum(q_[mask], 1e-12))))
+
+    def _without_spike(self) -> np.ndarray:
+        """Return the counts with zeros as frequent as the values beside them.
+
+        Every step of integers holds zero exactly, so that the zeros behind a relu say nothing
+        about the range; as a bar of their own they would make the narrowest one the best.
+        """
+        assert self.counts is not None
+        counts = self.counts.copy()
+        place = int((0.0 - self.low) / (self.high - self.low) * self.bins)
+        if 0 <= place < self.bins:
+            beside = counts[[at for at in (place - 1, place + 1) if 0 <= at < self.bins]]
+            counts[place] = min(counts[place], beside.mean())
+        return counts if counts.any() else self.counts
 
 
 class PercentileObserver(HistogramObserver):

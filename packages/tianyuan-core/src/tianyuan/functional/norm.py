@@ -121,7 +121,7 @@ def moved(
     new = elemwise.add(elemwise.mul(running, momentum), elemwise.mul(new, share))
     if isinstance(count, int):
         return new
-    return cast(Tensor, run("where", elemwise.greater(count, 0), new, running))
+    return run("where", elemwise.greater(count, 0), new, running)
 
 
 def layer_norm(
