@@ -173,6 +173,16 @@ TY_INLINE vi q8_narrowed(const vi (&whole)[4], const Q8Narrow &n) {
 #endif
 }
 
+// Where windows reach beyond the image and what lies there adds nothing to their sums: operands that
+// are zero. Each run is then a row of the kernel.
+struct Q8Border {
+  bool known;
+  bool left, right;    // whether the first and the last pixel of a row reach beyond it by a tap
+  int64_t tap;         // groups of four terms in a tap
+  int64_t top, h;      // rows of padding above the image, and of the image
+  int64_t step, tall;  // between the windows of two pixels, and between two rows of one
+};
+
 struct Q8Gather;
 
 // A product: every pixel is a row of the first operand, every output a column of the second.
@@ -185,6 +195,7 @@ struct Q8Plan {
   int64_t n, oh, ow;
   const Q8Run *runs;
   int64_t n_runs, k4;  // k4: of all runs
+  Q8Border border;
   const int8_t *weight;
   int64_t panel;            // bytes between blocks of outputs; q8_run fills it
   int64_t o, o_room;        // outputs, and how many of a pixel may be written

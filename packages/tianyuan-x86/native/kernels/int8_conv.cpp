@@ -31,6 +31,20 @@ int64_t write_runs(const Q8ConvShape &s, int64_t row, Q8Run *runs) {
   return count;
 }
 
+// Where zeros of the padding may be left out.
+Q8Border border_of(const Q8ConvShape &s, int64_t n_runs) {
+  const bool rows = n_runs == s.kh && s.kw > 1;
+  const bool right = (s.ow - 1) * s.sw + s.kw - 1 - s.left >= s.w;
+  return {rows && s.top + s.left + s.bottom + s.right > 0,
+          s.left > 0,
+          right,
+          ceil_div(s.c / s.groups, 4),
+          s.top,
+          s.h,
+          s.sh,
+          s.dh};
+}
+
 // What zero points of weights are multiplied by: sums of the terms under each window of one group,
 // by way of those of each pixel.
 struct WindowSums {
@@ -187,6 +201,7 @@ void find_terms(const ty_ctx *ctx, const ty_conv2d_quantized_attrs &a, Q8Scratch
   Operand *copy = static_cast<Operand *>(scratch->take((s.n * p.image + 64) * sizeof(Operand)));
   q8_copy_padded(ctx, copy, image, s, a.x_zero_point, p.is_signed);
   p.x = copy;
+  if (c->zero == 0) p.border = border_of(s, p.n_runs);
 }
 
 void run_group(const ty_ctx *ctx, const Conv &c, int64_t group) {

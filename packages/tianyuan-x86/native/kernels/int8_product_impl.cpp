@@ -104,6 +104,60 @@ void tile(const Q8Plan &p, const Operand *const *rows, int64_t first, int64_t o,
   q8_finish_rows(p, found, MR, NR, first, o);
 }
 
+// Adds the products of the terms [k, end) of a run, of which the weights lie at `w`, to the sums of
+// the pixels [FROM, TO).
+template <int FROM, int TO, int MR, int NR>
+TY_INLINE void add_products(__m512i (&sums)[MR][NR], const Operand *const (&x)[MR], int64_t k,
+                            int64_t end, const int8_t *w, int64_t panel) {
+  for (; k < end; ++k) {
+    __m512i weight[NR];
+#pragma GCC unroll 4
+    for (int n = 0; n < NR; ++n) weight[n] = _mm512_loadu_si512(w + k * 64 + n * panel);
+#pragma GCC unroll 12
+    for (int m = FROM; m < TO; ++m) {
+      const __m512i four = _mm512_set1_epi32(q8_load32(x[m] + 4 * k));
+#pragma GCC unroll 4
+      for (int n = 0; n < NR; ++n) sums[m][n] = _mm512_dpbusd_epi32(sums[m][n], four, weight[n]);
+    }
+  }
+}
+
+// A tile of pixels of one row, without the taps that lie beyond the image: rows of the kernel, the
+// first tap of the first pixel and the last one of the last.
+template <int MR, int NR, bool RESIDUAL>
+void tile_at_border(const Q8Plan &p, const Operand *rows, int64_t first, int64_t o, int64_t oy,
+                    int64_t ox) {
+  const int64_t panel = p.panel, tap = p.border.tap;
+  const bool left = p.border.left && ox == 0, right = p.border.right && ox + MR == p.ow;
+  const int8_t *w = p.weight + o / 16 * panel;
+  __m512i sums[MR][NR];
+#pragma GCC unroll 12
+  for (int m = 0; m < MR; ++m)
+#pragma GCC unroll 4
+    for (int n = 0; n < NR; ++n) sums[m][n] = vi_load(p.bias + o + 16 * n);
+  int64_t y = oy * p.border.step - p.border.top;
+  for (int64_t run = 0; run < p.n_runs; w += p.runs[run].k4 * 64, y += p.border.tall, ++run) {
+    if (y < 0 || y >= p.border.h) continue;
+    const int64_t k4 = p.runs[run].k4, from = left ? tap : 0, to = right ? k4 - tap : k4;
+    const Operand *x[MR];
+#pragma GCC unroll 12
+    for (int m = 0; m < MR; ++m) x[m] = rows + m * p.pixel + p.runs[run].offset;
+    if (left) add_products<1, MR>(sums, x, 0, from, w, panel);
+    add_products<0, MR>(sums, x, from, to, w, panel);
+    if (right) add_products<0, MR - 1>(sums, x, to, k4, w, panel);
+  }
+  if (p.narrow.fits) {
+    store_narrow<MR, NR, RESIDUAL>(p, sums, first, o);
+    return;
+  }
+  alignas(64) int32_t found[MR * NR * 16];
+#pragma GCC unroll 12
+  for (int m = 0; m < MR; ++m)
+#pragma GCC unroll 4
+    for (int n = 0; n < NR; ++n) vi_store(found + (m * NR + n) * 16, sums[m][n]);
+  q8_finish_rows(p, found, MR, NR, first, o);
+}
+
 typedef void (*Tile)(const Q8Plan &, const Operand *const *, int64_t, int64_t, int64_t);
 struct Height {
   int rows;
@@ -122,7 +176,24 @@ enum { MAX_ROWS = 12, MAX_BLOCKS = 4, WHOLE_ROWS = 56 };
   {Q8_HEIGHTS(8, 1, residual), Q8_HEIGHTS(8, 2, residual), Q8_HEIGHTS(7, 3, residual), \
    Q8_HEIGHTS(7, 4, residual)}
 const Height heights[2][MAX_BLOCKS][4] = {Q8_BLOCKS(false), Q8_BLOCKS(true)};
+
+// Pixels [begin, end) by all blocks of outputs from output `o`, where tiles of 7 pixels do not
+// leave a row of the image and thus can leave out what lies beyond it; false where they do not.
+bool run_at_border(const Q8Plan &p, int64_t begin, int64_t end, int64_t o) {
+  enum { ROWS = 7 };
+  if (!p.border.known || p.ow % ROWS + begin % ROWS + end % ROWS > 0) return false;
+  if (ceil_div(p.o - o, 16) < MAX_BLOCKS) return false;
+  const auto tile = p.residual.data != nullptr ? tile_at_border<ROWS, MAX_BLOCKS, true>
+                                               : tile_at_border<ROWS, MAX_BLOCKS, false>;
+  for (int64_t at = begin; at < end; at += ROWS) {
+    const int64_t ox = at % p.ow, oy = at / p.ow % p.oh, image = at / (p.ow * p.oh);
+    tile(p, p.x + image * p.image + oy * p.row + ox * p.pixel, at, o, oy, ox);
+  }
+  return true;
+}
 #else
+TY_INLINE bool run_at_border(const Q8Plan &, int64_t, int64_t, int64_t) { return false; }
+
 // The scaled residual of 16 outputs, of which `count` are there.
 TY_INLINE Scaled residual_at(const Q8Plan &p, int64_t at, int64_t count) {
   return scaled(p.residual.data + at, count, p.residual.is_signed, p.residual.zero_point,
@@ -296,8 +367,9 @@ void q8_run(const ty_ctx *ctx, const Q8Plan &given) {
     for (int64_t item = begin; item < end; ++item) {
       const int64_t group = cut.by_outputs ? item / cut.chunks : item % groups;
       const int64_t at = cut.by_outputs ? item % cut.chunks : item / groups;
-      run_pixels(p, at * units / cut.chunks * cut.unit,
-                 lesser((at + 1) * units / cut.chunks * cut.unit, pixels), group * outputs);
+      const int64_t from = at * units / cut.chunks * cut.unit;
+      const int64_t to = lesser((at + 1) * units / cut.chunks * cut.unit, pixels);
+      if (!run_at_border(p, from, to, group * outputs)) run_pixels(p, from, to, group * outputs);
     }
   });
 }
