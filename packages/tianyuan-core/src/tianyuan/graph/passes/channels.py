@@ -13,6 +13,7 @@ from .match import add_array, emit, is_concrete, produced_by, rewrite, same_shap
 
 CHANNELS = 1
 SWAPPED = (0, 2, 1, 3, 4)
+STORED = ("int8", "uint8")  # what quantised images hold
 
 
 def run(graph: Graph, options: Options) -> Graph:
@@ -20,7 +21,7 @@ def run(graph: Graph, options: Options) -> Graph:
 
     def visit(to: Rebuilder, node: Node) -> list[Value] | None:
         spec = node.outputs[0].spec
-        if len(spec.shape) != 4 or spec.quant is not None or not is_float(spec.dtype):
+        if len(spec.shape) != 4 or not (is_float(spec.dtype) or spec.dtype.name in STORED):
             return None
         if node.op.name == "reshape":
             return _shuffle(to, node)
