@@ -96,23 +96,6 @@ int dequantize(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
   return 0;
 }
 
-int run_requantize(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
-                   const ty_attrs *attrs, bool image) {
-  const auto &a = *reinterpret_cast<const ty_requantize_attrs *>(attrs);
-  const uint8_t *x = static_cast<const uint8_t *>(inputs[0].data);
-  uint8_t *y = static_cast<uint8_t *>(outputs[0].data);
-  const bool is_signed = inputs[0].dtype == TY_INT8;
-  const int32_t zero = static_cast<int32_t>(a.x_zero_point);
-  const float factor = static_cast<float>(a.multiplier);
-  const Q8Store form = q8_store_of(a);
-  Q8Table table;
-  q8_fill_table(&table, is_signed, zero, factor, form);
-  ty_parallel(ctx, elements(inputs[0], image), 4 * GRAIN, [&](int64_t begin, int64_t end, int32_t) {
-    q8_look_up(table, y + begin, x + begin, end - begin);
-  });
-  return 0;
-}
-
 // One operand of a sum, its bytes made unsigned.
 struct Addend {
   const uint8_t *data;
@@ -133,15 +116,87 @@ TY_INLINE Addend addend_of(const uint8_t *data, bool is_signed, int32_t zero, fl
 
 // Scales a vector of bytes. A byte under the upper half of 2^23 is that number and the byte,
 // exactly.
-TY_INLINE void scale_bytes(const Addend &a, int64_t at, vf (&to)[4]) {
-  const vi none = vi_set1(0), upper = vi_set1(0x4b004b00);
-  const vi bytes =
-      vi_xor(vi_load(static_cast<const int32_t *>(static_cast<const void *>(a.data + at))), a.flip);
+TY_INLINE void scale_bytes(const Addend &a, vi stored, vf (&to)[4]) {
+  const vi none = vi_set1(0), upper = vi_set1(0x4b004b00), bytes = vi_xor(stored, a.flip);
   const vi low = Q8_UNPACK(lo, 8, bytes, none), high = Q8_UNPACK(hi, 8, bytes, none);
   const vi wide[4] = {Q8_UNPACK(lo, 16, low, upper), Q8_UNPACK(hi, 16, low, upper),
                       Q8_UNPACK(lo, 16, high, upper), Q8_UNPACK(hi, 16, high, upper)};
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) to[i] = vmul(vsub(vi_as_vf(wide[i]), a.zero_point), a.factor);
+}
+
+TY_INLINE vi load_bytes(const uint8_t *from) {
+  return vi_load(static_cast<const int32_t *>(static_cast<const void *>(from)));
+}
+
+// Another scale for bytes: by a table, or where that takes many shuffles by computing.
+struct Rescale {
+  Q8Table table;
+  Addend form;
+  Q8Narrow narrow;
+  bool computes;
+};
+
+TY_INLINE void fill_rescale(Rescale *r, bool is_signed, int64_t zero, double factor,
+                            const Q8Store &form) {
+  const float multiplier = static_cast<float>(factor);
+  q8_fill_table(&r->table, is_signed, static_cast<int32_t>(zero), multiplier, form);
+  r->form = addend_of(nullptr, is_signed, static_cast<int32_t>(zero), multiplier);
+  r->narrow = q8_narrow(form, true);
+  r->computes = TY_VF == 8 && multiplier < 1e6f;
+}
+
+#if TY_VF == 8
+TY_INLINE vi rescaled(const Rescale &r, vi bytes) {
+  vf t[4];
+  scale_bytes(r.form, bytes, t);
+  const vi whole[4] = {vf_to_vi(t[0]), vf_to_vi(t[1]), vf_to_vi(t[2]), vf_to_vi(t[3])};
+  return q8_narrowed(whole, r.narrow);
+}
+
+// The last vector overlaps the one before it.
+TY_INLINE void compute_rescaled(const Rescale &r, uint8_t *to, const uint8_t *from, int64_t count) {
+  if (count >= 32) {
+    for (int64_t at = 0; at < count; at += 32) {
+      const int64_t here = lesser(at, count - 32);
+      vi_store(static_cast<int32_t *>(static_cast<void *>(to + here)),
+               rescaled(r, load_bytes(from + here)));
+    }
+    return;
+  }
+  if (count < 16) {
+    q8_look_up(r.table, to, from, count);
+    return;
+  }
+  for (int64_t at = 0; at < count; at += 16) {
+    const int64_t here = lesser(at, count - 16);
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(from + here));
+    _mm_storeu_si128(reinterpret_cast<__m128i *>(to + here),
+                     _mm256_castsi256_si128(rescaled(r, _mm256_castsi128_si256(bytes))));
+  }
+}
+#else
+TY_INLINE void compute_rescaled(const Rescale &, uint8_t *, const uint8_t *, int64_t) {}
+#endif
+
+TY_INLINE void rescale(const Rescale &r, uint8_t *to, const uint8_t *from, int64_t count) {
+  if (r.computes)
+    compute_rescaled(r, to, from, count);
+  else
+    q8_look_up(r.table, to, from, count);
+}
+
+int run_requantize(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
+                   const ty_attrs *attrs, bool image) {
+  const auto &a = *reinterpret_cast<const ty_requantize_attrs *>(attrs);
+  const uint8_t *x = static_cast<const uint8_t *>(inputs[0].data);
+  uint8_t *y = static_cast<uint8_t *>(outputs[0].data);
+  Rescale r;
+  fill_rescale(&r, inputs[0].dtype == TY_INT8, a.x_zero_point, a.multiplier, q8_store_of(a));
+  ty_parallel(ctx, elements(inputs[0], image), 4 * GRAIN, [&](int64_t begin, int64_t end, int32_t) {
+    rescale(r, y + begin, x + begin, end - begin);
+  });
+  return 0;
 }
 
 // Adds whole vectors of bytes, whose results are int32 before they are clamped.
@@ -152,8 +207,8 @@ void add_vectors(const ty_ctx *ctx, uint8_t *y, const Addend &left, const Addend
       _mm_prefetch(reinterpret_cast<const char *>(left.data + at + 1024), _MM_HINT_T0);
       _mm_prefetch(reinterpret_cast<const char *>(right.data + at + 1024), _MM_HINT_T0);
       vf a[4], b[4];
-      scale_bytes(left, at, a);
-      scale_bytes(right, at, b);
+      scale_bytes(left, load_bytes(left.data + at), a);
+      scale_bytes(right, load_bytes(right.data + at), b);
       vi whole[4];
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i) whole[i] = vf_to_vi(vadd(a[i], b[i]));
@@ -217,11 +272,10 @@ int concat_quantized_image(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor
   int64_t before = 0;
   for (int32_t i = 0; i < attrs->n_inputs; ++i) {
     const int64_t channels = inputs[i].shape[1];
-    Q8Table table;
-    q8_fill_table(&table, inputs[i].dtype == TY_INT8, static_cast<int32_t>(zeros[i]),
-                  static_cast<float>(factors[i]), form);
+    Rescale r;
+    fill_rescale(&r, inputs[i].dtype == TY_INT8, zeros[i], factors[i], form);
     join(ctx, inputs[i], outputs[0], before,
-         [&](uint8_t *to, const uint8_t *from) { q8_look_up(table, to, from, channels); });
+         [&](uint8_t *to, const uint8_t *from) { rescale(r, to, from, channels); });
     before += channels;
   }
   return 0;
@@ -255,12 +309,10 @@ int concat_quantized_plain(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor
     const int64_t some = inputs[i].shape[a.axis] * inner;
     const uint8_t *from = static_cast<const uint8_t *>(inputs[i].data);
     uint8_t *to = static_cast<uint8_t *>(outputs[0].data) + before;
-    Q8Table table;
-    q8_fill_table(&table, inputs[i].dtype == TY_INT8, static_cast<int32_t>(zeros[i]),
-                  static_cast<float>(factors[i]), form);
+    Rescale r;
+    fill_rescale(&r, inputs[i].dtype == TY_INT8, zeros[i], factors[i], form);
     ty_parallel(ctx, outer, 1 + 4 * GRAIN / (some + 1), [&](int64_t begin, int64_t end, int32_t) {
-      for (int64_t at = begin; at < end; ++at)
-        q8_look_up(table, to + at * row, from + at * some, some);
+      for (int64_t at = begin; at < end; ++at) rescale(r, to + at * row, from + at * some, some);
     });
     before += some;
   }

@@ -243,7 +243,11 @@ template <int MR, int NR, bool RESIDUAL>
 void tile(const Q8Plan &p, const Operand *const *rows, int64_t first, int64_t o, int64_t ahead) {
   static_assert(NR == 1, "8 outputs of up to 6 pixels fill the registers");
   alignas(32) int32_t found[MR * 16];
-  for (int half = 0; half < 2; ++half) {
+  // The second half of the last block may hold no output; what is stored for it does not count.
+  const int halves = p.o - o > 8 ? 2 : 1;
+  if (halves < 2)
+    for (int m = 0; m < MR; ++m) vi_store(found + m * 16 + 8, vi_set1(0));
+  for (int half = 0; half < halves; ++half) {
     const int8_t *w = p.weight + o / 16 * p.panel + 32 * half;
     __m256i sums[MR][2];  // of 4 outputs, two partial sums each
 #pragma GCC unroll 6
