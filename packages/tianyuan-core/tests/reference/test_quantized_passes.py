@@ -212,8 +212,22 @@ def test_channel_shuffle_stays_in_integers():
     x = b.qdq(b.input(2, 6, 4, 4))
     y = b.transpose(b.reshape(x, shape=(2, 2, 3, 4, 4)), perm=(0, 2, 1, 3, 4))
     graph = b.returns(b.q(b.reshape(y, shape=(2, 6, 4, 4))))
-    after = check(graph, "quantize", "reshape", "transpose", "reshape", quanta=0)
+    after = check(graph, "quantize", "take", quanta=0)
     assert after.outputs[0].spec.quant.zero_points == (7,)
+    np.testing.assert_array_equal(run(after)[0], run(graph)[0])
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_a_channel_shuffle_of_integers_is_read_by_indices(dtype):
+    b = Build()
+    x = b.q(b.input(2, 6, 4, 4), dtype=dtype)
+    y = b.transpose(b.reshape(x, shape=(2, 2, 3, 4, 4)), perm=(0, 2, 1, 3, 4))
+    y = b.reshape(y, shape=(2, 6, 4, 4))
+    cut = b.slice(y, starts=(0, 3, 0, 0), sizes=(2, 3, 4, 4), steps=(1, 1, 1, 1))
+    graph = b.returns(b.relu(b.dq(cut)))
+    after = passes.optimise(graph)
+    assert [node.op.name for node in after.nodes[:2]] == ["quantize", "take"]
+    assert after.nodes[1].outputs[0].spec.quant.zero_points == (7,)
     np.testing.assert_array_equal(run(after)[0], run(graph)[0])
 
 

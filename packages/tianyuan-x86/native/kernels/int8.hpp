@@ -173,8 +173,8 @@ TY_INLINE vi q8_narrowed(const vi (&whole)[4], const Q8Narrow &n) {
 #endif
 }
 
-// Where windows reach beyond the image and what lies there adds nothing to their sums: operands that
-// are zero. Each run is then a row of the kernel.
+// Where windows reach beyond the image and what lies there adds nothing to their sums: operands
+// that are zero. Each run is then a row of the kernel.
 struct Q8Border {
   bool known;
   bool left, right;    // whether the first and the last pixel of a row reach beyond it by a tap
