@@ -29,6 +29,7 @@ OPS = {
     "fused": "fused_elementwise",
     "indexing": "take gather scatter index index_set scatter_add index_add take_backward one_hot",
     "int8_axis": "quantize dequantize",
+    "int8_channels": "take",
     "int8_conv": "conv2d_quantized",
     "int8_conv_rows": "conv2d_quantized",
     "int8_elementwise": (
