@@ -265,25 +265,38 @@ class Labelling:
         self.picked[node] = choice
         return choice.cost + sum(self.repacking(value) for value in touched)
 
+    def _around(self, node: Node, touched: Iterable[Value]) -> set[Node]:
+        """Return the nodes whose local costs the choice for a node is part of, itself apart."""
+        found = {reader for value in touched for reader, _ in self._readers.get(value, ())}
+        found.update(value.node for value in touched if value.node is not None)
+        return found - {node}
+
     def improve(self) -> None:
-        """Change one node at a time, sweeping back and forth, until nothing gets cheaper."""
-        movable = [
-            (node, self._repackable(node))
+        """Change one node at a time, sweeping back and forth, until nothing gets cheaper.
+
+        A node is looked at again only where something around it has changed since.
+        """
+        movable = {
+            node: self._repackable(node)
             for node in self.graph.nodes
             if len(self.choices[node].items) > 1
-        ]
+        }
+        stale = set(movable)
         for sweep in range(MAX_SWEEPS):
-            changed = False
-            for node, touched in movable if sweep % 2 == 0 else reversed(movable):
-                before = self.picked[node]
+            for node in movable if sweep % 2 == 0 else reversed(movable):
+                if node not in stale:
+                    continue
+                stale.discard(node)
+                touched, before = movable[node], self.picked[node]
                 best, lowest = before, self._local(node, before, touched)
                 for choice in self.choices[node].items:
                     cost = self._local(node, choice, touched)
                     if cost < lowest * (1 - 1e-9):
                         best, lowest = choice, cost
                 self.picked[node] = best
-                changed |= best is not before
-            if not changed:
+                if best is not before:
+                    stale |= self._around(node, touched) & movable.keys()
+            if not stale:
                 return
 
 
