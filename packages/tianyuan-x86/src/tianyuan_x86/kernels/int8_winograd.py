@@ -37,12 +37,6 @@ _BLOCKS = {"avx2": 1, "vnni": 4}
 _TILE_BYTES, _ROW_BYTES = 24 * 64, 28 * 6 * 64
 _LANES = {"avx2": 16, "vnni": 32}
 
-# Rows of the transform of weights; those of 0 and of infinity are six times as large as they need
-# be, which spares the transform back two multiplications.
-_TRANSFORM = np.array(
-    [[6, 0, 0], [1, 1, 1], [1, -1, 1], [1, 2, 4], [1, -2, 4], [0, 0, 6]], np.int16
-)
-
 
 def _rows(shape: Shape) -> tuple[int, int, int]:
     """Return the rows of 64 bytes of direct panels, of magnitudes and of transformed panels."""
@@ -65,27 +59,50 @@ def _write(array: np.ndarray, packed: np.ndarray) -> None:
     direct, magnitudes, _ = _rows(array.shape)
     q8.write_conv_weight(array, packed[:direct].reshape(magnitudes, -1, 16, 4))
     if array.dtype.itemsize == 1:  # no other values are ever multiplied
-        transformed = packed[direct + magnitudes :].reshape(magnitudes, -1, 16, 4)
-        for block in range(magnitudes):  # one at a time, since floats take four times as much
+        transformed = packed[direct + magnitudes :].reshape(magnitudes, -1).view(np.int16)
+        for block in range(magnitudes):  # one at a time, since all of it takes twice as much
             part = array[16 * block : 16 * (block + 1)]
-            sums, transformed[block] = _transformed(part)
-            packed[direct + block] = sums
+            packed[direct + block] = _magnitudes(part).view(array.dtype).reshape(16, 4)
+            _transform(part, transformed[block].reshape(6, 6, -1, 16, 2))
     else:
         packed[direct:] = 0
 
 
-def _transformed(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sums of magnitudes of up to 16 outputs, and their panel of transforms."""
+def _magnitudes(part: np.ndarray) -> np.ndarray:
+    """Return the sums of magnitudes of up to 16 outputs."""
+    sums = np.zeros(16, np.int32)
+    np.abs(part, dtype=np.int16).sum(axis=(1, 2, 3), dtype=np.int32, out=sums[: len(part)])
+    return sums
+
+
+def _transform(part: np.ndarray, panel: np.ndarray) -> None:
+    """Write the transforms of up to 16 outputs, pairs of inputs next to each other."""
     o, i = part.shape[:2]
-    padded = np.zeros((3, 3, 16, q8.round_up(i, 4)), np.int16)
+    padded = np.zeros((3, 3, 16, 2 * panel.shape[2]), np.int16)
     padded[:, :, :o, :i] = part.transpose(2, 3, 0, 1)
-    sums = np.abs(padded).sum(axis=(0, 1, 3), dtype=np.int32)
-    # Not by BLAS, whose threads wait for each other longer than this takes.
-    rows = np.einsum("yi,ijoc->yjoc", _TRANSFORM, padded)
-    found = np.einsum("xj,yjoc->yxoc", _TRANSFORM, rows)
-    pairs = found.view(np.int32).reshape(_FREQUENCIES, 16, -1)
-    ordered = np.ascontiguousarray(pairs.transpose(0, 2, 1))
-    return sums.view(part.dtype).reshape(16, 4), ordered.view(part.dtype).reshape(-1, 16, 4)
+    words = np.ascontiguousarray(padded.view(np.int32).swapaxes(2, 3))
+    pairs = words.view(np.int16).reshape(3, 3, -1, 16, 2)
+    rows = np.empty((6, *pairs.shape[1:]), np.int16)
+    _spread(pairs, rows)
+    _spread(rows.swapaxes(0, 1), panel.swapaxes(0, 1))
+
+
+def _spread(taps: np.ndarray, points: np.ndarray) -> None:
+    """Write what three taps are at the six points of F(4, 3).
+
+    Those of 0 and of infinity are six times as large as they need be, which spares the transform
+    back two multiplications.
+    """
+    first, middle, last = taps
+    np.multiply(first, 6, out=points[0])
+    np.multiply(last, 6, out=points[5])
+    even = first + last
+    np.add(even, middle, out=points[1])
+    np.subtract(even, middle, out=points[2])
+    even += 3 * last
+    odd = 2 * middle
+    np.add(even, odd, out=points[3])
+    np.subtract(even, odd, out=points[4])
 
 
 def _unpack(array: np.ndarray, shape: Shape) -> np.ndarray:
