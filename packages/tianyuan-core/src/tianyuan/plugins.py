@@ -296,6 +296,8 @@ def _watched(record: PluginRecord, group: KernelGroup) -> KernelGroup:
     """Return a group whose plugin is quarantined where its kernels cannot be described."""
 
     def of(op: str) -> list[Kernel]:
+        if record.state != LOADED:  # another of its groups failed for the same op
+            return []
         try:
             found = list(group.of(op))
             _check_kernels(found)

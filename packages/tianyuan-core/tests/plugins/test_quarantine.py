@@ -107,10 +107,11 @@ def test_a_group_is_asked_for_an_op_when_it_is_looked_up(record: PluginRecord) -
 )
 def test_a_group_that_cannot_be_described(record: PluginRecord, of: Any, reason: str) -> None:
     kernel = Kernel("exp_any__single", "exp", triple)
-    groups = [kernel, KernelGroup(("exp",), of)]
+    groups = [kernel, KernelGroup(("exp",), of), KernelGroup(("exp",), of)]
     plugins.load(record, lambda: plugin_module(tianyuan_kernels=lambda device: groups))
-    with pytest.warns(PluginWarning, match=reason):
+    with pytest.warns(PluginWarning, match=reason) as caught:
         found = registry.candidates("exp")
+    assert len(caught) == 1
     assert record.state == plugins.QUARANTINED
     assert found
     assert all(kernel.backend != "fixture" for kernel in found)

@@ -809,3 +809,12 @@ def test_a_pass_that_fails_on_a_valid_graph_raises_its_own_error(monkeypatch):
     b = Build()
     with pytest.raises(KeyError, match="what it looked for"):
         passes.run_stage("fuse", b.returns(b.exp(b.input(4))), Options())
+
+
+def test_compiling_leaves_nothing_that_only_the_collector_finds():
+    run = jit.trace(lambda x: F.relu(F.matmul(x, x.T) + 1) * 2, dynamic_shapes={"x": {0: "n"}})
+    for n in (2, 3):  # what is made once
+        run(Tensor(np.ones((n, 4), F32)))
+    gc.collect()
+    run(Tensor(np.ones((5, 4), F32)))
+    assert gc.collect() == 0

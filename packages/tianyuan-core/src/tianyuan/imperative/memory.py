@@ -12,6 +12,7 @@ import os
 import threading
 import weakref
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -108,9 +109,15 @@ def held(where: str) -> int:
     return total
 
 
+@cache
+def _release() -> Any:
+    """Return the C allocator's function for that; each CDLL makes classes that know themselves."""
+    return getattr(ctypes.CDLL(None), "malloc_trim", None)
+
+
 def trim() -> None:
     """Give the C allocator's free pages back to the system, where it can."""
-    release = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    release = _release()
     if release is not None:
         release(0)
 

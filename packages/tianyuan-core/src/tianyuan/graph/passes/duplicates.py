@@ -34,7 +34,10 @@ def run(graph: Graph, options: Options) -> Graph:
         return kept
 
     rebuilt = rebuilder.run(visit)
-    return rebuilt if merged else graph
+    if merged:
+        return rebuilt
+    rebuilt.dissolve()
+    return graph
 
 
 def _merge_constants(to: Rebuilder) -> bool:
