@@ -265,8 +265,8 @@ TY_INLINE vf vgelu(vf x) {
   return vfma(half, verf(vmul(x, vset1(0.707106781f))), half);
 }
 
-// Its derivative Phi(x) + x phi(x), 2e-7 absolute. Beyond -9 it is what it is there: not zero, which
-// would make NaN of an infinite gradient.
+// Its derivative Phi(x) + x phi(x), 2e-7 absolute. Beyond -9 it is what it is there: not zero,
+// which would make NaN of an infinite gradient.
 TY_INLINE vf vgelu_slope(vf x) {
   const vf near = vclip(x, -9.0f, 9.0f);
   const vf below = vfma(vset1(0.5f), verf(vmul(near, vset1(0.707106781f))), vset1(0.5f));
