@@ -10,19 +10,22 @@ namespace tianyuan_x86 {
 
 constexpr int64_t error_size = 512;
 
-inline PyObject *kernel_error() {
-  static PyObject *type = nullptr;
-  if (type == nullptr) {
+// The class of a failure with this code.
+inline PyObject *kernel_error(int code) {
+  static const char *const names[] = {"KernelError", "IndexRangeError", "DataError"};
+  static PyObject *types[3] = {};
+  const int which = code == TY_BAD_INDEX ? 1 : code == TY_BAD_DATA ? 2 : 0;
+  if (types[which] == nullptr) {
     PyObject *errors = PyImport_ImportModule("tianyuan.errors");
     if (errors == nullptr) return nullptr;
-    type = PyObject_GetAttrString(errors, "KernelError");
+    types[which] = PyObject_GetAttrString(errors, names[which]);
     Py_DECREF(errors);
   }
-  return type;
+  return types[which];
 }
 
-inline PyObject *raise_kernel_error(const char *message) {
-  PyObject *type = kernel_error();
+inline PyObject *raise_kernel_error(int code, const char *message) {
+  PyObject *type = kernel_error(code);
   if (type != nullptr) PyErr_SetString(type, message);
   return nullptr;
 }
@@ -111,7 +114,7 @@ inline PyObject *call(PyObject *, PyObject *const *args, Py_ssize_t count) {
       run_kernel(run, PyBytes_AS_STRING(args[1]), static_cast<int32_t>(threads), inputs.data(),
                  outputs.data(), inputs.items() + outputs.items(), workspace, error);
   if (code != 0) {
-    return raise_kernel_error(error[0] != '\0' ? error : "kernel: failed without a reason");
+    return raise_kernel_error(code, error[0] != '\0' ? error : "kernel: failed without a reason");
   }
   Py_RETURN_NONE;
 }

@@ -270,7 +270,7 @@ Ref Engine::run(const Plan &plan, Operands &operands) const {
   const int code = run_kernel(plan.run, PyBytes_AS_STRING(plan.encoded.get()), plan.threads,
                               operands.tensors, made, items, workspace.get(), error);
   if (code != 0) {
-    PyObject *type = kernel_error();
+    PyObject *type = kernel_error(code);
     const char *reason = error[0] != '\0' ? error : "failed without a reason";
     const char *title = PyUnicode_AsUTF8(plan.title.get());
     if (type != nullptr && title != nullptr) {

@@ -213,7 +213,7 @@ void Program::raise(const Outcome &outcome, const char *error) const {
     throw py::error_already_set(*failure);
   }
   if (outcome.step < 0) {
-    raise_kernel_error(("executor: " + std::string(error)).c_str());
+    raise_kernel_error(TY_FAILED, ("executor: " + std::string(error)).c_str());
     throw py::error_already_set();
   }
   const StepNames names = tianyuan_x86_api()->executor_step(executor_, outcome.step);
@@ -222,7 +222,7 @@ void Program::raise(const Outcome &outcome, const char *error) const {
   if (message.compare(0, prefix.size(), prefix) != 0) message.insert(0, prefix);
   message += " (step " + std::to_string(outcome.step) + ", " + names.kernel;
   if (names.origin[0] != '\0') message += std::string(", from ") + names.origin;
-  raise_kernel_error((message + ")").c_str());
+  raise_kernel_error(outcome.code, (message + ")").c_str());
   throw py::error_already_set();
 }
 

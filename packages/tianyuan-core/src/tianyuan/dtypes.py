@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 
-from .errors import DTypeError
+from .errors import DTypeError, NumberRangeError, ShapeError
 
 DType = np.dtype
 
@@ -168,7 +169,7 @@ def promote_scalar(dtype: DType, scalar: type[bool | int | float]) -> DType:
 
 
 def expect_fits(op: str, value: bool | int | float, dtype: DType) -> None:
-    """Raise DTypeError where a number cannot become an element of an integer dtype.
+    """Raise NumberRangeError where a number cannot become an element of an integer dtype.
 
     A fraction is cut off, as by a cast; NaN, infinities and what lies outside of the dtype's range
     would become some other number.
@@ -176,16 +177,24 @@ def expect_fits(op: str, value: bool | int | float, dtype: DType) -> None:
     >>> expect_fits("full", 255, np.dtype("uint8"))
     >>> expect_fits("full", 256, np.dtype("uint8"))
     Traceback (most recent call last):
-    tianyuan.errors.DTypeError: full: a number does not fit uint8, got 256, expected 0 to 255
+    tianyuan.errors.NumberRangeError: full: a number does not fit uint8, got 256, expected 0 to 255
     """
     if dtype.kind not in "iu":
         return
     least, most = integer_range(dtype)
     if not least - 1 < value < most + 1:
-        raise DTypeError(
+        raise NumberRangeError(
             f"{op}: a number does not fit {dtype.name}, got {_shown(value)}, "
             f"expected {least} to {most}"
         )
+
+
+def _expect_numbers_fit(values: Sequence[Any], dtype: Any) -> None:
+    """Raise NumberRangeError where the values are ints, and so large that no dtype holds them."""
+    if values and all(isinstance(value, int) for value in values):
+        want = _by_name("int64") if dtype is None else as_dtype(dtype)
+        for value in (min(values), max(values)):
+            expect_fits("tensor", value, want)
 
 
 @cache
@@ -207,16 +216,27 @@ def ingest(data: Any, dtype: Any = None) -> np.ndarray:
     Without ``dtype``, float64 arrives as float32, int64 as int32 and complex128 as complex64, as
     MegEngine users expect.
 
+    Python numbers, alone or in sequences, must fit an integer dtype; an array's elements are
+    converted as numpy's ``astype`` does.
+
     Raises:
-        DTypeError: where the data is not numeric, an int64 value does not fit int32, or complex
-            data would lose its imaginary part.
+        DTypeError: where the data is not numeric, or complex data would lose its imaginary part.
+        NumberRangeError: where a number does not fit, or int64 data does not fit int32.
+        ShapeError: where sequences of one level have different lengths.
     """
     try:
         array = np.asarray(data)
     except ValueError as error:
-        raise DTypeError(f"tensor: data is no array, got {type(data).__name__}: {error}") from None
+        raise ShapeError(f"tensor: data is no array, got {type(data).__name__}: {error}") from None
+    listed = not isinstance(data, np.generic) and not hasattr(data, "__array__")
+    if listed and array.dtype == object:
+        _expect_numbers_fit(array.reshape(-1).tolist(), dtype)
     if dtype is not None:
         want = as_dtype(dtype)
+        if listed and want.kind in "iu" and array.dtype.kind in "iuf" and array.size:
+            # NaN is the least and the largest where there is one.
+            for end in (array.min(), array.max()):
+                expect_fits("tensor", end.item(), want)
         if array.dtype.kind not in "biufc" and array.dtype.name not in CODES:
             raise DTypeError(f"tensor: data is not numeric, got {array.dtype}")
         if array.dtype.kind == "c" and not is_complex(want):
@@ -231,7 +251,7 @@ def ingest(data: Any, dtype: Any = None) -> np.ndarray:
         return np.array(array, dtype=np.complex64, order="C")
     if array.dtype == np.int64 and not (isinstance(data, np.generic) and data.dtype != np.int64):
         if array.size and (array.max() > 2**31 - 1 or array.min() < -(2**31)):
-            raise DTypeError(
+            raise NumberRangeError(
                 "tensor: int64 data arrives as int32 and a value does not fit, got "
                 f"{int(array.max() if array.max() > 2**31 - 1 else array.min())}, "
                 "expected dtype='int64' to keep it"

@@ -10,8 +10,8 @@ class TianyuanError(Exception):
     """Base of all errors below."""
 
 
-class ShapeError(TianyuanError, ValueError):
-    """Raise where shapes do not fit an op."""
+class ShapeError(TianyuanError, ValueError, RuntimeError):
+    """Raise where shapes do not fit an op: numpy's ValueError and PyTorch's RuntimeError."""
 
 
 class DTypeError(TianyuanError, TypeError):
@@ -20,6 +20,22 @@ class DTypeError(TianyuanError, TypeError):
 
 class AttrError(TianyuanError, ValueError):
     """Raise where an op's attribute has a value that it cannot have."""
+
+
+class AttrTypeError(AttrError, TypeError):
+    """Raise where an argument is not of the type that it must have: a text instead of an int."""
+
+
+class ShapeTypeError(ShapeError, TypeError):
+    """Raise where a shape holds something else than ints."""
+
+
+class AxisError(AttrError, IndexError):
+    """Raise where an axis lies outside of a tensor's dimensions."""
+
+
+class NumberRangeError(DTypeError, OverflowError):
+    """Raise where a number does not fit the dtype that it shall have."""
 
 
 class DeviceError(TianyuanError, RuntimeError):
@@ -40,6 +56,14 @@ class PluginError(TianyuanError, RuntimeError):
 
 class KernelError(TianyuanError, RuntimeError):
     """Raise where a kernel reports failure or no kernel supports a call."""
+
+
+class IndexRangeError(KernelError, IndexError):
+    """Raise where an index points outside of a tensor, whether the key or its data says so."""
+
+
+class DataError(KernelError, ValueError):
+    """Raise where only the data shows that an op cannot take it."""
 
 
 class TraceError(TianyuanError, RuntimeError):
@@ -81,11 +105,15 @@ class GradError(TianyuanError, RuntimeError):
     """Raise where a gradient is asked for that does not exist."""
 
 
-class IndexRangeError(TianyuanError, IndexError):
-    """Raise where a key of ``x[...]`` points outside of a tensor."""
+class IndexTypeError(DTypeError, IndexError):
+    """Raise where a key of ``x[...]`` holds what cannot index."""
 
 
-class StateDictError(TianyuanError, KeyError, ValueError):
+class IndexShapeError(ShapeError, IndexError):
+    """Raise where a mask does not fit a tensor, or index arrays do not fit each other."""
+
+
+class StateDictError(TianyuanError, KeyError, ValueError, RuntimeError):
     """Raise where a state dict does not fit the object that it is loaded into."""
 
     __str__ = Exception.__str__  # KeyError would quote the message

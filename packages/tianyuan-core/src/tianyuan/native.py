@@ -12,13 +12,16 @@ import numpy as np
 
 from .abi import ABI_VERSION
 from .dtypes import CODES
-from .errors import AttrError, KernelError, PluginError
+from .errors import AttrError, DataError, IndexRangeError, KernelError, PluginError
 from .kernel import MAX_DIMS, CFunction
 
 KERNEL_TABLE_CAPSULE = b"tianyuan.kernel_table.v1"
 THREAD_POOL_CAPSULE = b"tianyuan.thread_pool.v1"
 MAX_THREADS = 1024
 _ERROR_SIZE = 512
+
+# What the codes of failed kernels mean, where abi.h gives them a meaning.
+FAILURES: dict[int, type[KernelError]] = {2: IndexRangeError, 3: DataError}
 
 # invoke(address, attrs, inputs, outputs, workspace, threads): runs a ty_run on plain arrays.
 Invoker = Callable[
@@ -341,7 +344,8 @@ def invoke_by_ctypes(
     """Run a C kernel on one thread without any native plugin.
 
     Raises:
-        KernelError: where an array cannot be passed or the kernel reports failure.
+        KernelError: where an array cannot be passed or the kernel reports failure; one of
+            ``FAILURES`` where its code says so.
     """
     error = ctypes.create_string_buffer(_ERROR_SIZE)
     ctx = TyCtx(
@@ -362,7 +366,8 @@ def invoke_by_ctypes(
         None if workspace is None else workspace.ctypes.data,
     )
     if code != 0:
-        raise KernelError(error.value.decode(errors="replace") or f"kernel failed with code {code}")
+        text = error.value.decode(errors="replace") or f"kernel failed with code {code}"
+        raise FAILURES.get(code, KernelError)(text)
 
 
 invoker: Invoker = invoke_by_ctypes  # replaced by the first native plugin that is used

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from .errors import AttrError, ShapeError
+from .errors import AttrError, AttrTypeError, AxisError, ShapeError
 
 Shape = tuple[int, ...]
 Expr = Any  # a symbol's name, an int, or (operator, left, right)
@@ -287,13 +287,14 @@ def normalize_axis(op: str, axis: int, rank: int) -> int:
     """Return an axis counted from the front.
 
     Raises:
-        AttrError: where it lies outside the rank.
+        AxisError: where it lies outside the rank.
+        AttrTypeError: where it is no int.
     """
     if isinstance(axis, bool) or not hasattr(axis, "__index__"):
-        raise AttrError(f"{op}: axis must be an int, got {axis!r}, expected an int")
+        raise AttrTypeError(f"{op}: axis must be an int, got {axis!r}, expected an int")
     axis = axis.__index__()
     if not -rank <= axis < max(rank, 1) or (rank == 0 and axis not in (0, -1)):
-        raise AttrError(f"{op}: axis is out of range, got {axis}, expected -{rank} to {rank - 1}")
+        raise AxisError(f"{op}: axis is out of range, got {axis}, expected -{rank} to {rank - 1}")
     return axis + rank if axis < 0 else axis
 
 

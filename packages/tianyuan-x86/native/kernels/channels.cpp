@@ -145,8 +145,9 @@ int take(ARGUMENTS) {
   for (int64_t i = 0; i < indices.shape[0]; ++i) {
     const int64_t at = index_at(indices, i);
     if (at < -size || at >= size)
-      return ty_fail(ctx, "take: index out of range, got %lld, expected %lld to %lld",
-                     (long long)at, (long long)-size, (long long)(size - 1));
+      return ty_fail_as(TY_BAD_INDEX, ctx,
+                        "take: index out of range, got %lld, expected %lld to %lld", (long long)at,
+                        (long long)-size, (long long)(size - 1));
   }
   move_channels(ctx, inputs, outputs[0], [&](int64_t channel) {
     const int64_t at = index_at(indices, channel);

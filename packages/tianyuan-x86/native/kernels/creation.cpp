@@ -72,8 +72,9 @@ int one_hot(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, cons
   };
   for (int64_t i = 0; i < count; ++i) {
     if (at(i) < 0 || at(i) >= depth) {
-      return ty_fail(ctx, "one_hot: index out of range, got %lld, expected 0 to %lld",
-                     (long long)at(i), (long long)(depth - 1));
+      return ty_fail_as(TY_BAD_INDEX, ctx,
+                        "one_hot: index out of range, got %lld, expected 0 to %lld",
+                        (long long)at(i), (long long)(depth - 1));
     }
   }
   uint64_t one = 0;

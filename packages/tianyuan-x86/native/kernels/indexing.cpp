@@ -33,11 +33,12 @@ int check(const ty_ctx *ctx, const char *op, const Indices &idx) {
     const int64_t at = idx.raw(i);
     if (at >= -idx.size && at < idx.size) continue;
     if (idx.size == 0) {
-      return ty_fail(ctx, "%s: index out of range, got %lld, expected none on an empty axis", op,
-                     (long long)at);
+      return ty_fail_as(TY_BAD_INDEX, ctx,
+                        "%s: index out of range, got %lld, expected none on an empty axis", op,
+                        (long long)at);
     }
-    return ty_fail(ctx, "%s: index out of range, got %lld, expected %lld to %lld", op,
-                   (long long)at, (long long)-idx.size, (long long)(idx.size - 1));
+    return ty_fail_as(TY_BAD_INDEX, ctx, "%s: index out of range, got %lld, expected %lld to %lld",
+                      op, (long long)at, (long long)-idx.size, (long long)(idx.size - 1));
   }
   return 0;
 }

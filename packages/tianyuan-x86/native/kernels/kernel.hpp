@@ -42,8 +42,11 @@ __attribute__((format(printf, 2, 3), unused, cold)) static int ty_fail(const ty_
     vsnprintf(ctx->error, static_cast<size_t>(ctx->error_size), format, args);
     va_end(args);
   }
-  return 1;
+  return TY_FAILED;
 }
+
+// The same where the data is at fault: TY_BAD_INDEX or TY_BAD_DATA.
+#define ty_fail_as(code, ...) (ty_fail(__VA_ARGS__), (code))
 
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static inline int64_t round_up(int64_t a, int64_t to) { return ceil_div(a, to) * to; }

@@ -144,7 +144,8 @@ def _call_out(step: Step, threads: int) -> CallOut:
             run(context, inputs, outputs, attrs, workspace)
         except Exception as error:
             where = f", from {step.origin}" if step.origin else ""
-            raise KernelError(f"{step.op.name}: {error} ({step.kernel.name}{where})") from error
+            kind = type(error) if isinstance(error, KernelError) else KernelError
+            raise kind(f"{step.op.name}: {error} ({step.kernel.name}{where})") from error
 
     return function
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from .. import dtypes, shapes
-from ..errors import AttrError, DTypeError, ShapeError
+from ..errors import AttrError, AttrTypeError, DTypeError, ShapeError, ShapeTypeError
 from ..imperative.tensor import Tensor
 from ..ops.operand import Operand
 from ..registry import get_op
@@ -188,7 +188,7 @@ def whole(op: str, what: str, value: Any, least: int | None = None) -> int:
     """
     expected = "an int" if least is None else f"an int >= {least}"
     if not _is_int(value) and not _is_scalar_tensor(value):
-        raise AttrError(f"{op}: {what} must be an int, got {value!r}, expected {expected}")
+        raise AttrTypeError(f"{op}: {what} must be an int, got {value!r}, expected {expected}")
     found = as_int(value)
     if least is not None and found < least:
         raise AttrError(f"{op}: {what} is out of range, got {found}, expected {expected}")
@@ -205,7 +205,7 @@ def real_number(
     """
     plain = isinstance(value, (int, float, np.integer, np.floating))
     if not plain and not (isinstance(value, (Operand, np.ndarray)) and len(value.shape) == 0):
-        raise AttrError(
+        raise AttrTypeError(
             f"{op}: {what} must be a number, got {value!r}, expected {_numbers(low, high)}"
         )
     found = value if isinstance(value, (int, float)) else float(value)
@@ -259,14 +259,14 @@ def shape_of(op: str, shape: Any, what: str = "shape") -> shapes.Shape:
     """Turn an int, a sequence of ints or an integer tensor into a shape.
 
     Raises:
-        ShapeError: where it holds something else than ints.
+        ShapeTypeError: where it holds something else than ints.
     """
     if isinstance(shape, (Operand, np.ndarray)):
         array = shape.numpy() if isinstance(shape, Operand) else shape  # type: ignore[attr-defined]
         shape = array.reshape(-1).tolist()
     items = [shape] if _is_int(shape) else list(shape) if isinstance(shape, Iterable) else [None]
     if not all(_is_int(item) or _is_scalar_tensor(item) for item in items):
-        raise ShapeError(f"{op}: {what} is not valid, got {shape!r}, expected ints")
+        raise ShapeTypeError(f"{op}: {what} is not valid, got {shape!r}, expected ints")
     return tuple(as_int(item) for item in items)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import dtypes, shapes
 from ..device import get_default_device
-from ..errors import AttrError, ShapeError
+from ..errors import AttrError, AttrTypeError, ShapeError
 from ..imperative.tensor import Tensor, create
 from ..ops.operand import Operand, fill
 from ..registry import get_op
@@ -34,7 +34,7 @@ def full(shape: Any, value: Any, *, dtype: Any = None, device: Any = None) -> Te
 
     Raises:
         ShapeError: where the shape does not consist of non-negative ints.
-        DTypeError: where the value does not fit an integer dtype.
+        NumberRangeError: where the value does not fit an integer dtype.
 
     >>> full((2,), 7).tolist()
     [7, 7]
@@ -46,7 +46,7 @@ def full(shape: Any, value: Any, *, dtype: Any = None, device: Any = None) -> Te
         return run("broadcast_to", filled, shape=extents)
     plain = value.item() if isinstance(value, np.generic) else value
     if not isinstance(plain, (bool, int, float)):
-        raise AttrError(
+        raise AttrTypeError(
             f"full: value must be a number, got {type(value).__name__}, expected a number"
         )
     if dtype is None:
@@ -115,7 +115,7 @@ def arange(
 
     Raises:
         AttrError: where the step is zero, or a bound is NaN or infinite.
-        DTypeError: where a number does not fit an integer dtype.
+        NumberRangeError: where a number does not fit an integer dtype.
 
     >>> arange(1, 7, 2, dtype="int32").tolist()
     [1, 3, 5]
@@ -142,7 +142,7 @@ def _number(op: str, value: Any) -> Any:
         value = value.item()  # type: ignore[attr-defined]
     value = value.item() if isinstance(value, np.generic) else value
     if not isinstance(value, (int, float)):
-        raise AttrError(f"{op}: bounds must be numbers, got {type(value).__name__}")
+        raise AttrTypeError(f"{op}: bounds must be numbers, got {type(value).__name__}")
     if isinstance(value, float) and not math.isfinite(value):
         raise AttrError(f"{op}: bounds must be finite, got {value}")
     return value
@@ -170,6 +170,7 @@ def linspace(
 
     Raises:
         AttrError: where ``num`` is not positive.
+        NumberRangeError: where an end does not fit an integer dtype.
 
     >>> linspace(0, 1, 3).tolist()
     [0.0, 0.5, 1.0]
@@ -179,6 +180,8 @@ def linspace(
     if int(count) <= 0:
         raise AttrError(f"linspace: num must be positive, got {count}")
     want = dtypes.as_dtype(dtype)
+    for end in (_plain(first), _plain(last)):
+        dtypes.expect_fits("linspace", end, want)
     step = 0.0 if int(count) == 1 else (last - first) / (int(count) - 1)
     made = "float64" if want.name == "float64" else "float32"
     row = _make("arange", device, start=float(first), step=float(step), count=count, dtype=made)

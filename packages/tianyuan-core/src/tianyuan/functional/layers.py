@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .. import shapes
+from .. import dtypes, shapes
 from ..errors import AttrError, DTypeError, ShapeError
 from ..imperative import generator
 from ..imperative.tensor import Tensor
@@ -87,7 +87,7 @@ def one_hot(inp: Tensor, num_classes: int) -> Tensor:
 
     Raises:
         DTypeError: where the input is not an integer.
-        KernelError: where an index is out of range.
+        IndexRangeError: where an index is out of range.
 
     >>> one_hot(Tensor([2, 0]), 3).tolist()
     [[0, 0, 1], [1, 0, 0]]
@@ -139,6 +139,7 @@ def pad(src: Tensor, pad_width: Any, mode: str = "constant", constant_value: flo
 
     Raises:
         AttrError: where the widths do not fit, or the mode is unknown.
+        NumberRangeError: where the constant does not fit an integer dtype.
 
     >>> pad(Tensor([1, 2, 3]), ((1, 2),), "reflect").tolist()
     [2, 1, 2, 3, 2, 1]
@@ -153,6 +154,7 @@ def pad(src: Tensor, pad_width: Any, mode: str = "constant", constant_value: flo
             f"pad: widths do not fit, got {pad_width!r}, "
             f"expected at most {found.ndim} pairs of ints >= 0, as in ((1, 1), (0, 2))"
         )
+    dtypes.expect_fits("pad", float(constant_value), found.dtype)
     widths += [(0, 0)] * (found.ndim - len(widths))
     before, after = (tuple(int(width[i]) for width in widths) for i in (0, 1))
     value = float(constant_value)

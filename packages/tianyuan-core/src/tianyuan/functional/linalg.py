@@ -170,7 +170,7 @@ def svd(inp: Tensor, full_matrices: bool = False, compute_uv: bool = True) -> An
 
     Raises:
         ShapeError: where the rank is below 2 or a matrix is empty.
-        KernelError: where a matrix holds NaN or infinity.
+        DataError: where a matrix holds NaN or infinity.
 
     >>> svd(Tensor([[3.0, 0.0], [0.0, 4.0]]), compute_uv=False).tolist()
     [4.0, 3.0]

@@ -40,7 +40,7 @@ def deformable_psroi_pooling(
     Raises:
         ShapeError: where the shapes do not fit.
         AttrError: where a count or a scale is not positive.
-        KernelError: where a region or an offset is not finite, or an image is not there.
+        DataError: where a region or an offset is not finite, or an image is not there.
 
     >>> x, rois = Tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), Tensor([[0.0, 0.0, 0.0, 1.0, 1.0]])
     >>> deformable_psroi_pooling(x, rois, None, True, 1, 1, 1, 2, 1.0).tolist()

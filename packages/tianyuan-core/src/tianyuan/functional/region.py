@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 
 from .. import shapes
-from ..errors import AttrError, KernelError, ShapeError
+from ..errors import AttrError, DataError, ShapeError
 from ..imperative import dispatch
 from ..imperative.indexing import concrete
 from ..imperative.tensor import Tensor
@@ -26,7 +26,7 @@ def checked_regions(op: str, rois: Any, scale: float, count: int) -> Tensor:
     Raises:
         ShapeError: where they are not (R, 5).
         AttrError: where the scale is not positive.
-        KernelError: where a value is not finite, or an image is not one of ``count``.
+        DataError: where a value is not finite, or an image is not one of ``count``.
     """
     found = floating(tensor(op, rois, "rois"))
     if found.ndim != 2 or int(found.shape[1]) != 5:
@@ -40,12 +40,10 @@ def checked_regions(op: str, rois: Any, scale: float, count: int) -> Tensor:
     values = dispatch.host_array(found, found._data).astype(np.float64)
     broken = np.flatnonzero(~np.isfinite(values).all(axis=1))
     if broken.size:
-        raise KernelError(
-            f"{op}: region {broken[0]} is not finite, got {values[broken[0]].tolist()}"
-        )
+        raise DataError(f"{op}: region {broken[0]} is not finite, got {values[broken[0]].tolist()}")
     if values.size and not (values[:, 0].min() >= 0 and values[:, 0].max() < int(count)):
         outside = values[:, 0].min() if values[:, 0].min() < 0 else values[:, 0].max()
-        raise KernelError(
+        raise DataError(
             f"{op}: a region's image is out of range, got {outside:g}, "
             f"expected 0 to {int(count) - 1}"
         )
@@ -53,13 +51,13 @@ def checked_regions(op: str, rois: Any, scale: float, count: int) -> Tensor:
 
 
 def _expect_upright(op: str, regions: Tensor) -> None:
-    """Raise KernelError where a region ends before it starts, outside of a trace."""
+    """Raise DataError where a region ends before it starts, outside of a trace."""
     if not dispatch.is_known(regions):
         return
     values = dispatch.host_array(regions, regions._data)
     empty = np.flatnonzero((values[:, 3:] < values[:, 1:3]).any(axis=1))
     if empty.size:
-        raise KernelError(
+        raise DataError(
             f"{op}: region {empty[0]} is empty, got {values[empty[0]].tolist()}, "
             "expected x1 <= x2 and y1 <= y2"
         )
@@ -83,7 +81,7 @@ def roi_align(
     Raises:
         ShapeError: where the shapes do not fit.
         AttrError: where the mode is unknown.
-        KernelError: where a region is not finite, ends before it starts while ``aligned``, or
+        DataError: where a region is not finite, ends before it starts while ``aligned``, or
             names an image that is not there.
 
     >>> x, rois = Tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), Tensor([[0.0, 0.0, 0.0, 2.0, 2.0]])
@@ -144,7 +142,7 @@ def roi_pooling(
     Raises:
         ShapeError: where the shapes do not fit.
         AttrError: where the mode is unknown.
-        KernelError: where a region is not finite or names an image that is not there.
+        DataError: where a region is not finite or names an image that is not there.
 
     >>> x, rois = Tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), Tensor([[0.0, 0.0, 0.0, 1.0, 1.0]])
     >>> roi_pooling(x, rois, 1).tolist()

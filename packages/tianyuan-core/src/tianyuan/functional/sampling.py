@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from .. import shapes
-from ..errors import KernelError, ShapeError
+from ..errors import DataError, ShapeError
 from ..imperative.state import state
 from ..imperative.tensor import Tensor
 from . import elemwise
@@ -53,14 +53,14 @@ _BORDERS: dict[str, Callable[[Tensor, int], Tensor]] = {
 
 
 def expect_finite(op: str, what: str, value: Tensor) -> None:
-    """Raise KernelError where a value that places samples is NaN or infinite.
+    """Raise DataError where a value that places samples is NaN or infinite.
 
     Inside a trace, and on devices that would have to be waited for, nothing is looked at.
     """
     data = value._data
     if state.recorder is None and isinstance(data, np.ndarray) and not np.isfinite(data).all():
         place = tuple(int(i) for i in np.argwhere(~np.isfinite(data))[0])
-        raise KernelError(f"{op}: {what} must be finite, got {data[place]} at {place}")
+        raise DataError(f"{op}: {what} must be finite, got {data[place]} at {place}")
 
 
 class Sampler:
@@ -220,7 +220,7 @@ def remap(
     Raises:
         ShapeError: where the shapes do not fit.
         AttrError: where a mode is unknown.
-        KernelError: where a point is NaN or infinite.
+        DataError: where a point is NaN or infinite.
 
     >>> remap(Tensor([[[[1.0, 3.0]]]]), Tensor([[[[0.5, 0.0]]]])).tolist()
     [[[[2.0]]]]
@@ -256,7 +256,7 @@ def warp_perspective(
     Raises:
         ShapeError: where the shapes do not fit.
         AttrError: where a mode or format is unknown.
-        KernelError: where a matrix holds NaN or infinity.
+        DataError: where a matrix holds NaN or infinity.
 
     >>> unit = Tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]])
     >>> warp_perspective(Tensor([[[[1.0, 2.0]]]]), unit, (1, 2)).tolist()
@@ -282,7 +282,7 @@ def warp_affine(
     Raises:
         ShapeError: where the shapes do not fit.
         AttrError: where a mode or format is unknown.
-        KernelError: where a matrix holds NaN or infinity.
+        DataError: where a matrix holds NaN or infinity.
 
     >>> shift = Tensor([[[1.0, 0.0, 1.0], [0.0, 1.0, 0.0]]])
     >>> warp_affine(Tensor([[[[1.0, 2.0, 3.0]]]]), shift, (1, 2), format="NCHW").tolist()

@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 
 from .. import shapes
-from ..errors import AttrError, DTypeError, KernelError, ShapeError
+from ..errors import AttrError, DataError, DTypeError, ShapeError
 from ..imperative.indexing import concrete
 from ..imperative.tensor import Tensor
 from . import elemwise
@@ -49,7 +49,7 @@ def index_select(inp: Tensor, axis: int, index: Tensor) -> Tensor:
 
     Raises:
         ShapeError: where the index is not a vector.
-        KernelError: where an index is out of range.
+        IndexRangeError: where an index is out of range.
 
     >>> index_select(Tensor([[1, 2], [3, 4]]), 1, Tensor([1, 1])).tolist()
     [[2, 2], [4, 4]]
@@ -142,7 +142,7 @@ def bincount(inp: Tensor, weights: Tensor | None = None, minlength: int = 0) -> 
     Raises:
         DTypeError: where the input is not an integer.
         ShapeError: where the input is not a vector, or the weights have another shape.
-        KernelError: where an element is negative.
+        DataError: where an element is negative.
         TraceError: inside a trace.
 
     >>> bincount(Tensor([0, 2, 2])).tolist()
@@ -159,7 +159,7 @@ def bincount(inp: Tensor, weights: Tensor | None = None, minlength: int = 0) -> 
         )
     values = concrete("bincount", places)
     if values.size and values.min() < 0:
-        raise KernelError(f"bincount: elements must not be negative, got {values.min()}")
+        raise DataError(f"bincount: elements must not be negative, got {values.min()}")
     count = max(int(values.max()) + 1 if values.size else 0, int(minlength))
     amounts = places.full(places.shape, 1, "int32") if weights is None else weights
     total = amounts.full((count,), 0)

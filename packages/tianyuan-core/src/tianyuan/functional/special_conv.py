@@ -156,7 +156,7 @@ def deformable_conv2d(
 
     Raises:
         ShapeError: where the shapes do not fit.
-        KernelError: where an offset is NaN or infinite.
+        DataError: where an offset is NaN or infinite.
 
     >>> x, w = Tensor([[[[1.0, 3.0]]]]), Tensor([[[[2.0]]]])
     >>> moved = Tensor([[[[0.0, 0.0]], [[0.5, 0.0]]]])

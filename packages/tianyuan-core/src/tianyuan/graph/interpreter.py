@@ -131,7 +131,7 @@ class StepInterpreter:
         try:
             runner([arrays[i] for i in step.inputs], [arrays[i] for i in step.outputs], scratch)
         except KernelError as error:
-            raise KernelError(f"{error} (at {step.origin})") from None
+            raise type(error)(f"{error} (at {step.origin})") from None
 
 
 def _within(arena: np.ndarray, slot: Slot) -> np.ndarray:

@@ -246,7 +246,7 @@ def _native_runner(address: int, attrs: bytes, title: str, threads: int) -> Runn
         except KernelError as error:
             op, _, kernel = title.partition(": ")
             start = "" if str(error).startswith(f"{op}: ") else f"{op}: "
-            raise KernelError(f"{start}{error} ({kernel})") from None
+            raise type(error)(f"{start}{error} ({kernel})") from None
 
     return run
 

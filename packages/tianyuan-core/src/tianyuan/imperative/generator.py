@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import registry, shapes
-from ..errors import AttrError
+from ..errors import AttrError, AttrTypeError
 from .hostvalue import host_value
 from .state import state
 
@@ -42,10 +42,10 @@ class Generator:
         """Start the stream of a seed anew.
 
         Raises:
-            AttrError: where the seed is not an int of 64 bits.
+            AttrTypeError: where the seed is not an int of 64 bits.
         """
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
-            raise AttrError(f"seed: must be an int, got {seed!r}")
+            raise AttrTypeError(f"seed: must be an int, got {seed!r}")
         if not 0 <= int(seed) < 1 << 64:
             raise AttrError(f"seed: out of range, got {seed}, expected 0 to 2**64 - 1")
         with self._lock:

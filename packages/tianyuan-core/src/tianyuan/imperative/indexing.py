@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import shapes
-from ..errors import ShapeError, TraceError
+from ..errors import IndexShapeError, ShapeError, TraceError
 from ..ops.operand import Operand
 from ..registry import get_op
 from ..shapes import format_shape
@@ -113,7 +113,7 @@ def _without_masks(tensor: Any, key: Any) -> list[Any]:
 
 def _check_mask(mask: shapes.Shape, extents: shapes.Shape) -> None:
     if tuple(map(int, mask)) != tuple(map(int, extents)):
-        raise ShapeError(
+        raise IndexShapeError(
             f"index: mask does not fit, got shape {format_shape(mask)}, "
             f"expected {format_shape(extents)}"
         )
@@ -138,7 +138,7 @@ def _value(tensor: Any, value: Any) -> Any:
             return tensor.full((), value)
         from .tensor import Tensor
 
-        return Tensor(np.asarray(value), dtype=tensor.dtype, device=tensor.device)
+        return Tensor(value, dtype=tensor.dtype, device=tensor.device)
     return value.cast(tensor.dtype)
 
 
@@ -217,11 +217,14 @@ def _indices(tensor: Any, arrays: tuple[tuple[int, Any], ...]) -> list[Any]:
     """Return index arrays as tensors of one dtype and one shape.
 
     Raises:
-        ShapeError: where they do not broadcast.
+        IndexShapeError: where they do not broadcast.
     """
     from .tensor import Tensor
 
-    common = shapes.broadcast("index", *(index.shape for _, index in arrays))
+    try:
+        common = shapes.broadcast("index", *(index.shape for _, index in arrays))
+    except ShapeError as error:
+        raise IndexShapeError(str(error)) from None
     wide = any(int(extent) > 2**31 - 1 for extent in tensor.shape)
     dtype = "int64" if wide else "int32"
     found = []

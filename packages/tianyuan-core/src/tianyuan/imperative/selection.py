@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import shapes
-from ..errors import AttrError, DTypeError, IndexRangeError, ShapeError
+from ..errors import AttrError, IndexRangeError, IndexTypeError, ShapeError
 from ..ops.operand import Operand
 from ..records import record
 from ..shapes import Dim, expr_of, format_shape
@@ -54,7 +54,7 @@ def listed(key: Any) -> list[Any]:
     """Return a key's items, with sequences as arrays.
 
     Raises:
-        DTypeError: for an item that cannot index.
+        IndexTypeError: for an item that cannot index.
     """
     items = list(key) if isinstance(key, tuple) else [key]
     return [_item(item) for item in items]
@@ -70,7 +70,7 @@ def _item(item: Any) -> Any:
     if isinstance(item, (np.ndarray, Operand)) and item.dtype.kind in "iu":
         return int(item) if isinstance(item, np.ndarray) and item.ndim == 0 else item
     got = getattr(item, "dtype", type(item).__name__)
-    raise DTypeError(
+    raise IndexTypeError(
         f"index: an item cannot index, got {got}, expected ints, slices, '...', None, "
         "or arrays of ints or bool"
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from .. import functional as F
-from ..errors import AttrError
+from ..errors import AttrError, AttrTypeError
 from ..functional.arguments import whole
 from ..imperative.observe import note_read
 from ..imperative.tensor import Tensor
@@ -228,7 +228,7 @@ class ModuleDict(Module):
 
 def _module(owner: str, value: Any) -> Module:
     if not isinstance(value, Module):
-        raise AttrError(f"{owner}: not a module, got {type(value).__name__}, expected Module")
+        raise AttrTypeError(f"{owner}: not a module, got {type(value).__name__}, expected Module")
     return value
 
 

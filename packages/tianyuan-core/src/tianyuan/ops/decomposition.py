@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import GradError, KernelError, ShapeError
+from ..errors import DataError, GradError, ShapeError
 from ..op import GradContext, Op, Specs, expect_float
 from ..shapes import format_shape
 from . import attrs as a
@@ -40,7 +40,7 @@ def _svd_reference(arrays: Sequence[np.ndarray], attrs: a.Svd) -> Sequence[np.nd
     try:
         found = decompose(x.astype(np.float64), attrs.full_matrices, attrs.compute_uv)
     except np.linalg.LinAlgError as error:
-        raise KernelError(f"svd: {error}, expected finite matrices") from None
+        raise DataError(f"svd: {error}, expected finite matrices") from None
     parts = tuple(found) if attrs.compute_uv else (found,)
     return tuple(np.ascontiguousarray(part).astype(x.dtype) for part in parts)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import shapes
 from ..dtypes import is_bool, is_complex
-from ..errors import DTypeError, KernelError
+from ..errors import DataError, DTypeError
 from ..op import Grad, GradContext, Op, Specs, TensorSpec, expect_same_dtype
 from ..registry import get_op
 from . import elementwise_unary as one
@@ -82,9 +82,9 @@ def _integer_safe(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_powers(a: np.ndarray, b: np.ndarray) -> None:
-    """Raise KernelError where an integer would be raised to a negative power."""
+    """Raise DataError where an integer would be raised to a negative power."""
     if b.dtype.kind == "i" and b.size and a.size and int(b.min()) < 0:
-        raise KernelError(
+        raise DataError(
             f"pow: an integer cannot be raised to a negative power, got {int(b.min())}, "
             "expected 0 or more"
         )

@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import shapes
 from ..dtypes import as_dtype, is_bool, is_float
-from ..errors import AttrError, DTypeError, KernelError, ShapeError
+from ..errors import AttrError, DTypeError, IndexRangeError, ShapeError
 from ..op import GradContext, Op, Specs, TensorSpec, expect_same_dtype
 from . import attrs as a
 from .creation import ARANGE
@@ -23,12 +23,12 @@ def wrap_indices(op: str, indices: np.ndarray, size: int) -> np.ndarray:
     """Return indices counted from the front.
 
     Raises:
-        KernelError: where one lies outside the axis.
+        IndexRangeError: where one lies outside the axis.
     """
     wrong = (indices < -size) | (indices >= size)
     if wrong.any():
         got = int(indices[wrong].reshape(-1)[0])
-        raise KernelError(
+        raise IndexRangeError(
             f"{op}: index out of range, got {got}, "
             + (f"expected {-size} to {size - 1}" if size else "expected none on an empty axis")
         )
@@ -330,10 +330,10 @@ def _one_hot_infer(specs: Specs, attrs: a.OneHot) -> Specs:
 
 
 def expect_classes(indices: np.ndarray, depth: int) -> None:
-    """Raise KernelError where a class index is not in [0, depth)."""
+    """Raise IndexRangeError where a class index is not in [0, depth)."""
     wrong = (indices < 0) | (indices >= depth)
     if wrong.any():
-        raise KernelError(
+        raise IndexRangeError(
             f"one_hot: index out of range, got {int(indices[wrong].reshape(-1)[0])}, "
             f"expected 0 to {depth - 1}"
         )

@@ -198,7 +198,7 @@ def fill(op: str, value: Scalar, dtype: dtypes.DType, filled: Callable[[float], 
     """Return a constant of any number; ``filled`` makes one of a double, in the same dtype.
 
     Raises:
-        DTypeError: where the number does not fit the dtype.
+        NumberRangeError: where the number does not fit the dtype.
     """
     if not isinstance(value, int) or isinstance(value, bool):
         return filled(float(value))

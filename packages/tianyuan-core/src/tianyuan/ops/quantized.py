@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import shapes
 from ..dtypes import as_dtype, name_of
-from ..errors import AttrError, DTypeError, ShapeError
+from ..errors import AxisError, DTypeError, ShapeError
 from ..op import Count, DTypeName, Floats, Ints, Op, QuantParams, Specs, TensorSpec
 from ..records import record
 from . import quantized_rules as rules
@@ -126,7 +126,7 @@ class AdaptiveAvgPool2dQuantized:
 def _check_axis(op: str, spec: TensorSpec, attrs: Any) -> None:
     axis = attrs.axis
     if not -1 <= axis < spec.ndim:
-        raise AttrError(f"{op}: axis is out of range, got {axis}, expected -1 to {spec.ndim - 1}")
+        raise AxisError(f"{op}: axis is out of range, got {axis}, expected -1 to {spec.ndim - 1}")
     count = 1 if axis < 0 else int(spec.shape[axis])
     rules.check_factors(op, "scales", attrs.scales, (count,))
     rules.check_length(op, "zero points", attrs.zero_points, (count,))
@@ -234,7 +234,7 @@ def _add_reference(arrays: Arrays, attrs: AddQuantized) -> Arrays:
 def _concat_infer(specs: Specs, attrs: ConcatQuantized) -> Specs:
     op, first, axis = "concat_quantized", specs[0], attrs.axis
     if not 0 <= axis < first.ndim:
-        raise AttrError(f"{op}: axis is out of range, got {axis}, expected 0 to {first.ndim - 1}")
+        raise AxisError(f"{op}: axis is out of range, got {axis}, expected 0 to {first.ndim - 1}")
     rules.check_length(op, "zero points", attrs.x_zero_points, (len(specs),))
     rules.check_factors(op, "multipliers", attrs.multipliers, (len(specs),))
     rules.check_output(op, attrs)

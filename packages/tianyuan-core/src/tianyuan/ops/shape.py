@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import shapes
 from ..dtypes import is_bool, is_float
-from ..errors import AttrError, DTypeError, ShapeError
+from ..errors import AttrError, AxisError, DTypeError, ShapeError
 from ..op import GradContext, Op, Specs, TensorSpec, expect_same_dtype
 from . import attrs as a
 from . import reduction
@@ -35,9 +35,9 @@ def _expect_extents(op: str, shape: Sequence[int]) -> None:
 
 
 def expect_axis(op: str, axis: int, rank: int) -> None:
-    """Raise AttrError unless a normalised axis lies inside the rank."""
+    """Raise AxisError unless a normalised axis lies inside the rank."""
     if not 0 <= axis < rank:
-        raise AttrError(f"{op}: axis is out of range, got {axis}, expected 0 to {rank - 1}")
+        raise AxisError(f"{op}: axis is out of range, got {axis}, expected 0 to {rank - 1}")
 
 
 # reshape, transpose, broadcast_to

@@ -94,8 +94,15 @@ typedef struct ty_list {
 #define TY_FLOATS(attrs, list) ((const double *)((const char *)(attrs) + (list).offset))
 #define TY_STRING(attrs, list) ((const char *)(attrs) + (list).offset)
 
-/* Runs one op. Returns 0, or another value after writing a reason to ctx->error. Inputs are never
- * written; an output may share its data with an input only where the kernel allows it in place. */
+/* What a kernel returns that fails, after writing a reason to ctx->error. Python raises
+ * KernelError, and the last two as IndexError and ValueError too; any other value counts as
+ * TY_FAILED. */
+#define TY_FAILED 1
+#define TY_BAD_INDEX 2 /* an index points outside */
+#define TY_BAD_DATA 3  /* only the data shows that the op cannot take it */
+
+/* Runs one op. Returns 0, or one of the values above. Inputs are never written; an output may share
+ * its data with an input only where the kernel allows it in place. */
 typedef int (*ty_run)(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
                       const ty_attrs *attrs, void *workspace);
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ... import dtypes, shapes
-from ...errors import AttrError, ShapeError
+from ...errors import AttrError, AxisError, ShapeError
 from ...functional.arguments import run, run_many
 from ...functional.joining import cut
 from ...imperative.tensor import Tensor
@@ -65,7 +65,7 @@ def single(array: Array) -> Any:
 def normal_axis(axis: int, rank: int) -> int:
     """Return an axis counted from the front."""
     if not -rank <= axis < rank:
-        raise AttrError(f"axis is out of range, got {axis}, expected {-rank} to {rank - 1}")
+        raise AxisError(f"axis is out of range, got {axis}, expected {-rank} to {rank - 1}")
     return axis % rank
 
 
