@@ -11,6 +11,7 @@ import tianyuan.quantization as Q
 from tianyuan.errors import AttrError
 from tianyuan.functional.quantized import qint8, qint8_narrow, quint8
 from tianyuan.module import qat, quantized
+from tianyuan.utils.module_stats import module_stats
 
 torch = pytest.importorskip("torch")
 
@@ -205,3 +206,23 @@ def test_the_worked_example_of_the_documentation():
     assert x.item() == 31
     assert conv.stored().item() == 7
     assert conv(x).item() == 15
+
+
+@pytest.mark.parametrize("kind", ["static", "dynamic", "int4"])
+def test_statistics_count_a_quantised_network_as_the_float_one(kind):
+    net = M.Sequential(M.Linear(6, 5), M.ReLU(), M.Linear(5, 4))
+    net.eval()
+    x = np.random.default_rng(0).normal(size=(3, 6)).astype(np.float32)
+    made = {
+        "static": lambda: Q.quantize_static(net, [x]),
+        "dynamic": lambda: Q.quantize_dynamic(net),
+        "int4": lambda: Q.quantize_weights(net),
+    }[kind]()
+    total, details = module_stats(made.module, x, logging_to_stdout=False)
+    # A multiplication with its addition is one operation, a bias is one for each result.
+    assert [entry["flops_num"] for entry in details.flops] == [3 * 5 * 7, 3 * 4 * 6]
+    assert total.flops == 3 * 5 * 7 + 3 * 4 * 6
+    weights = [entry for entry in details.params if entry["name"].endswith("w")]
+    each = 0.5 if kind == "int4" else 1
+    rows = [5 * np.ceil(6 * each), 4 * np.ceil(5 * each)]
+    assert sorted(entry["size"] for entry in weights) == sorted(rows)

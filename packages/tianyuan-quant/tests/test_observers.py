@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import tianyuan
 import tianyuan.functional as F
+import tianyuan.module as M
 import tianyuan.quantization as Q
+from tianyuan import jit
 from tianyuan.autodiff import GradManager
-from tianyuan.errors import AttrError, DTypeError
+from tianyuan.errors import AttrError, DTypeError, TraceError
 
 SYM, ASYM = Q.QuantMode.SYMMERTIC, Q.QuantMode.ASYMMERTIC
 
@@ -217,3 +219,69 @@ def test_bias_is_rounded_to_the_accumulator():
     np.testing.assert_allclose(got, [0.25, -0.125])
     same = tensor([0.2])
     assert Q.fake_quant_bias(same, None, weight) is same
+
+
+class _Twice(M.Module):
+    """One layer at two scales, the wider of them where it is told."""
+
+    def __init__(self, factors):
+        super().__init__()
+        self.layer = M.Linear(3, 2, bias=False)
+        self.factors = factors
+
+    def forward(self, x):
+        first, second = self.factors
+        return self.layer(x * first) + self.layer(x * second)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("factors", [(1.0, 20.0), (20.0, 1.0)])
+def test_all_calls_of_a_layer_in_one_step_make_its_range(factors, traced):
+    rng = np.random.default_rng(0)
+    batches = rng.normal(size=(3, 4, 3)).astype(np.float32)
+    net = _Twice(factors)
+    weight = net.layer.weight.numpy().copy()
+    Q.quantize_qat(net, qconfig=Q.ema_fakequant_qconfig)
+    Q.disable_fake_quant(net)
+    net.train()
+    run = jit.trace(net) if traced else net
+    for batch in batches:
+        run(tensor(batch))
+    observer, low, high = net.layer.act_observer, None, None
+    for batch in batches:
+        results = np.concatenate([batch * f @ weight.T for f in factors])
+        ends = results.min(), results.max()
+        low = ends[0] if low is None else 0.9 * low + 0.1 * ends[0]
+        high = ends[1] if high is None else 0.9 * high + 0.1 * ends[1]
+    np.testing.assert_allclose(observer.min_val.item(), low, rtol=1e-5)
+    np.testing.assert_allclose(observer.max_val.item(), high, rtol=1e-5)
+
+
+def test_an_observer_of_data_says_in_a_trace_what_to_do():
+    batch = tensor(np.random.default_rng(0).normal(size=(8, 3)))
+    runs = {}
+    for traced in (True, False):
+        tianyuan.random.seed(0)
+        net = M.Sequential(M.Linear(3, 4), M.ReLU(), M.Linear(4, 1))
+        Q.quantize_qat(net, qconfig=Q.static_qconfig, example=batch)
+        net.train()
+        manager = GradManager().attach(net.parameters())
+        optimizer = tianyuan.optimizer.SGD(net.parameters(), lr=0.1)
+
+        def step(x, net=net, manager=manager, optimizer=optimizer):
+            with manager:
+                loss = (net(x) ** 2).mean()
+                manager.backward(loss)
+            optimizer.step().clear_grad()
+            return loss
+
+        if traced:
+            message = "HistogramObserver: it looks at the data, .*disable_observer"
+            with pytest.raises(TraceError, match=message):
+                jit.trace(step)(batch)
+        net(batch)
+        Q.disable_observer(net)
+        run = jit.trace(step) if traced else step
+        runs[traced] = [run(batch).item() for _ in range(3)]
+    assert runs[True][2] < runs[True][0]
+    np.testing.assert_allclose(runs[True], runs[False], rtol=1e-4)

@@ -10,7 +10,7 @@ import numpy as np
 
 from . import shapes
 from .errors import AttrError, DTypeError, ShapeError
-from .records import record
+from .records import record, tell_zeros_apart
 
 if TYPE_CHECKING:
     from .imperative.tensor import Tensor
@@ -212,11 +212,24 @@ class Op:
     takes_complex: bool = False
 
     def __post_init__(self) -> None:
+        if "__dataclass_fields__" in self.attrs.__dict__:
+            tell_zeros_apart(self.attrs)  # results of equal attributes are shared
         if not self.takes_complex and self.family not in ("movement", "indexing"):
             object.__setattr__(self, "infer", _without_complex(self.name, self.infer))
 
     def __repr__(self) -> str:
         return f"Op({self.name})"
+
+    def __reduce__(self) -> Any:
+        # Ops are compared by identity: a copy is the op of that name, here or in another process.
+        from .registry import get_op, is_registered
+
+        if not is_registered(self):
+            raise TypeError(
+                f"{self.name}: an op that is not registered can be neither copied nor "
+                "pickled, expected one that registry.get_op returns"
+            )
+        return get_op, (self.name,)
 
     def __call__(self, *operands: Any, **attrs: Any) -> Any:
         """Apply the op in whatever runtime the operands belong to.

@@ -90,6 +90,25 @@ def _signs(value: Any) -> Any:
     return math.copysign(1.0, value) if isinstance(value, float) else None
 
 
+def tell_zeros_apart(cls: Any) -> None:
+    """Let 0.0 and -0.0 differ in the equality of a dataclass that is not declared here."""
+    equal = cls.__dict__.get("__eq__")
+    if equal is None or isinstance(equal, _Generated) or hasattr(equal, "tells_zeros"):
+        return
+    if getattr(equal, "__globals__", {}).get("_signs") is _signs:  # a record, already generated
+        return
+
+    def equal_with_signs(self: Any, other: Any) -> Any:
+        found = equal(self, other)
+        if found is not True or self is other:
+            return found
+        names = cls.__dataclass_fields__
+        return all(_signs(getattr(self, n)) == _signs(getattr(other, n)) for n in names)
+
+    equal_with_signs.tells_zeros = True  # type: ignore[attr-defined]
+    cls.__eq__ = equal_with_signs
+
+
 def _repr(self: Any) -> str:
     shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__match_args__)
     return f"{type(self).__qualname__}({shown})"

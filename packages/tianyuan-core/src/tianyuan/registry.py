@@ -135,6 +135,11 @@ def get_op(name: str) -> Op:
     return _ops[name]
 
 
+def is_registered(op: Op) -> bool:
+    """Tell whether an op is the one that is known by its name."""
+    return _ops.get(op.name) is op
+
+
 def all_ops() -> tuple[Op, ...]:
     """Return every registered op in the order of registration, core's own first."""
     _declare()

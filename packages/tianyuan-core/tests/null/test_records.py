@@ -8,7 +8,10 @@ import pickle
 import sys
 import threading
 
+import numpy as np
 import pytest
+from tianyuan.jit.pytree import static_key
+from tianyuan.op import Op
 from tianyuan.records import record
 
 
@@ -223,3 +226,38 @@ def test_signatures_are_known_before_the_first_instance() -> None:
         b: int = 3
 
     assert str(inspect.signature(Fresh)) == "(a, b=3)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Foreign:
+    """Attributes of a plugin's op, whose author knows nothing of records."""
+
+    factor: float
+    factors: tuple[float, ...] = ()
+    name: str = ""
+
+
+def test_a_plain_dataclass_of_attributes_tells_zeros_apart() -> None:
+    assert Foreign(0.0) == Foreign(-0.0)
+    op = Op("test_records_signed", infer=lambda specs, attrs: specs, attrs=Foreign)
+    assert op.attrs is Foreign
+    assert Foreign(0.0) != Foreign(-0.0)
+    assert Foreign(1.0, (2.0, 0.0)) != Foreign(1.0, (2.0, -0.0))
+    assert Foreign(0.0, (-0.0,), "a") == Foreign(0.0, (-0.0,), "a")
+    assert Foreign(1.0) != Foreign(2.0)
+    assert Foreign(1.0) != 1.0
+    assert len({Foreign(0.0): 1, Foreign(-0.0): 2, Foreign(0.0, ()): 3}) == 2
+    # A second op with the same attributes does not add to it.
+    equal = Foreign.__eq__
+    Op("test_records_again", infer=lambda specs, attrs: specs, attrs=Foreign)
+    assert Foreign.__eq__ is equal
+
+
+def test_a_trace_tells_zeros_of_any_kind_apart() -> None:
+    zeros = [0.0, np.float32(0), np.float16(0), 0j, complex(0, -0.0), [0.0], Foreign(1.0, (0.0,))]
+    minus = [-0.0, np.float32(-0.0), np.float16(-0.0), -0j, 0j, [-0.0], Foreign(1.0, (-0.0,))]
+    for one, other in zip(zeros, minus, strict=True):
+        keys = [static_key(("static", value, ())) for value in (one, other, one)]
+        assert keys[0] != keys[1]
+        assert keys[0] == keys[2]
+        assert hash(keys[0]) == hash(keys[2])

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import tianyuan.functional as F
 from tianyuan import Tensor
-from tianyuan.errors import AttrError, ShapeError
+from tianyuan.errors import AttrError, ShapeError, TraceError
 from tianyuan.functional.arguments import numbers_of, real_number
 from tianyuan.imperative.observe import note_read
 from tianyuan.module import Module
 
 from .arguments import FAR, channel_of, least_scale, mode_of, params_of, tensor_of
 from .params import QParams, QuantDtype, QuantMode, quant_dtype
+from .steps import of_step
 
 
 class NeverWatchedError(AttrError):
@@ -88,13 +89,25 @@ class Observer(Module):
 
         Raises:
             DTypeError: where it is no tensor.
+            TraceError: in a trace, where watching needs the data.
         """
         tensor_of(type(self).__name__, x)
         # Extents that a trace leaves open are not looked at: that would fix them.
         empty = any(type(extent) is int and extent == 0 for extent in x.shape)
         if self.enabled and not empty:
-            self.sideeffect_forward(x.detach())
+            self._watch(x.detach())
         return x
+
+    def _watch(self, x: Tensor) -> None:
+        try:
+            self.sideeffect_forward(x)
+        except TraceError as error:
+            raise TraceError(
+                f"{type(self).__name__}: it looks at the data, which a trace does not have, got "
+                f"{x._spec}; expected calibration outside of the trace and then "
+                "quantization.disable_observer(net), or observers of ops alone, as those of "
+                "ema_fakequant_qconfig"
+            ) from error
 
     def sideeffect_forward(self, x: Tensor) -> None:
         """Take the values into account."""
@@ -213,6 +226,9 @@ def params_of_range(
 class ExponentialMovingAverageObserver(MinMaxObserver):
     """Follow least and largest value of each batch by a moving average.
 
+    A layer that a network calls several times sees several inputs in one step: its batch is all of
+    them, whatever their order.
+
     Args:
         momentum: what is kept of the average; the first batch is taken as it is.
         mode, eps, dtype, channel_axis: as for ``MinMaxObserver``.
@@ -250,15 +266,22 @@ class ExponentialMovingAverageObserver(MinMaxObserver):
         self.momentum = found
 
     def sideeffect_forward(self, x: Tensor) -> None:
-        """Move the range towards the batch's."""
+        """Move the range towards the batch's, as wide as all calls of the step make it."""
         low, high = self._extremes(x)
+        (old_low, old_high, kept), first = of_step(id(self), self._share_of_the_past)
+        low, high = old_low + low * (1.0 - kept), old_high + high * (1.0 - kept)
+        if not first:
+            low, high = F.minimum(self.min_val, low), F.maximum(self.max_val, high)
+        self.min_val[...] = low
+        self.max_val[...] = high
+        self.runtime_momentum[...] = F.full_like(kept, self.momentum)
+
+    def _share_of_the_past(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what earlier steps give to the range, and their share."""
         kept = self.runtime_momentum * 1.0
         # What no batch has touched yet is infinite in spirit: its share is zero.
-        old_low = F.where(kept > 0, self.min_val, F.zeros_like(self.min_val))
-        old_high = F.where(kept > 0, self.max_val, F.zeros_like(self.max_val))
-        self.min_val[...] = old_low * kept + low * (1.0 - kept)
-        self.max_val[...] = old_high * kept + high * (1.0 - kept)
-        self.runtime_momentum[...] = F.full_like(kept, self.momentum)
+        ends = (F.where(kept > 0, v, F.zeros_like(v)) * kept for v in (self.min_val, self.max_val))
+        return next(ends), next(ends), kept
 
 
 class SyncMinMaxObserver(MinMaxObserver):

@@ -20,6 +20,7 @@ from tianyuan.module import Module
 from .qat.module import QATModule, hand_on
 from .qat.product import activate
 from .registration import qat_class_of
+from .steps import one_step
 from .watch import IN_RANGE, MOVES, Calls, Event, Flow, run_op, watch
 
 # Ops that have an integer form, which needs quantised inputs and a scale for its result.
@@ -208,7 +209,8 @@ class Forward:
         handles = run.hide(self.net)
         state.interceptor = run
         try:
-            outputs = type(self.net).forward(self.net, *inputs, **kwargs)
+            with one_step():
+                outputs = type(self.net).forward(self.net, *inputs, **kwargs)
         finally:
             state.interceptor = saved
             for handle in handles:

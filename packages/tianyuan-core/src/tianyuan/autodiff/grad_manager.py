@@ -47,6 +47,15 @@ class GradManager:
         self._tape: Tape | None = None
         self._watched: list[tuple[Tensor, Any]] = []
 
+    def __reduce__(self) -> Any:
+        # A copy is attached to the copies of the tensors, which whoever copies both gets.
+        if self._tape is not None:
+            raise GradError(
+                "GradManager: it is recording, expected backward or release before a copy"
+            )
+        held = [(tensor(), callbacks) for tensor, callbacks in self._attached.values()]
+        return _attached, (type(self), [pair for pair in held if pair[0] is not None])
+
     def attached_tensors(self) -> list[Tensor]:
         """Return the tensors that get gradients, in the order of attachment.
 
@@ -220,6 +229,13 @@ class GradManager:
 
     def __or__(self, other: GradManager | GradManagerGroup) -> GradManagerGroup:
         return GradManagerGroup([self]) | other
+
+
+def _attached(cls: type[GradManager], held: list[tuple[Tensor, list[Callback]]]) -> GradManager:
+    made = cls()
+    for tensor, callbacks in held:
+        made.attach(tensor, callbacks)
+    return made
 
 
 class GradManagerGroup:

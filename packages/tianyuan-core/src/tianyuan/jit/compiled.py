@@ -67,6 +67,11 @@ class CompiledGraph:
         self._lock = ForkSafeLock()
         self._recent: tuple[Any, Any, Compiled] | None = None  # shapes, choices, what served them
 
+    @property
+    def settings(self) -> tuple[int | None, str]:
+        """How many threads were asked for, and which precision."""
+        return self._threads, self._precision
+
     def _options(self) -> Options:
         return Options(
             level=self._level,

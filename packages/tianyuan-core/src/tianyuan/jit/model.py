@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -120,6 +121,18 @@ class Model:
         """Let go of the graph that the model was made of, unless it is the one that runs."""
         if self._compiled.graph is not source:
             source.dissolve()
+
+    def __copy__(self) -> Model:
+        made = type(self).__new__(type(self))  # shares what runs, which nothing changes
+        made.__dict__.update(self.__dict__)
+        return made
+
+    def __reduce__(self) -> Any:
+        # A deep copy, or a pickle, is a model file: the graph that runs, with its weights.
+        content = io.BytesIO()
+        graph = self._compiled.graph
+        write_model(content, graph, list(self.input_specs), list(self.output_specs))
+        return _loaded, (content.getvalue(), self.backend, *self._compiled.settings)
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{name}: {spec}" for name, spec in self.input_specs.items())
@@ -316,6 +329,10 @@ def load(
         model = Model(graph, names, backend, threads, precision)
         model.release(graph)
         return model
+
+
+def _loaded(content: bytes, *options: Any) -> Model:
+    return load(io.BytesIO(content), "cpu", *options)
 
 
 def read_model(path: str | os.PathLike[str] | IO[bytes]) -> tuple[Graph, list[str]]:

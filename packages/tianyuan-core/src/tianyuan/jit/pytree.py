@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 Structure = Any  # a leaf marker, or (kind, keys, children)
 LEAF = "*"
 
@@ -99,8 +101,10 @@ class _Identity:
 
 
 def _hashable(value: Any) -> Any:
-    if isinstance(value, float):
-        return value.hex()  # tells 0.0 from -0.0, and finds NaN again
+    if isinstance(value, (float, np.floating)):
+        return float(value).hex()  # tells 0.0 from -0.0, and finds NaN again
+    if isinstance(value, (complex, np.complexfloating)):
+        return (_hashable(value.real), _hashable(value.imag))
     if isinstance(value, (set, frozenset)):
         return frozenset((type(item), _hashable(item)) for item in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import types
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -166,6 +167,18 @@ class trace(Deployable):
             bound = self._rebound(types.MethodType(self._function, instance))
             instance.__dict__[name] = bound
         return bound
+
+    def __reduce__(self) -> Any:
+        # What was traced is not carried along: a copy traces anew.
+        function = self._function
+        if isinstance(function, types.MethodType):
+            name, owner = function.__func__.__name__, function.__self__
+            found = inspect.getattr_static(type(owner), name, None)
+            if isinstance(found, trace) and found._function is function.__func__:
+                return getattr, (owner, name)  # made by __get__, as the copy's will be
+        elif isinstance(function, types.FunctionType) and _is_named(self, function):
+            return function.__qualname__
+        return _remade, (type(self), function, self._options)
 
     def _rebound(self, function: Callable[..., Any]) -> trace:
         return type(self)(function, **self._options)
@@ -425,6 +438,19 @@ class trace(Deployable):
                 "trace.explain: the function has not been called yet, expected a call first"
             )
         return explain(self._program)
+
+
+def _remade(cls: type[trace], function: Callable[..., Any], options: dict[str, Any]) -> trace:
+    made: trace = cls(function, **options)
+    return made
+
+
+def _is_named(traced: trace, function: types.FunctionType) -> bool:
+    """Tell whether a decorated function is what its module holds under its name."""
+    found: Any = sys.modules.get(function.__module__)
+    for part in function.__qualname__.split("."):
+        found = inspect.getattr_static(found, part, None)
+    return found is traced
 
 
 def _tensor(array: np.ndarray) -> Tensor:

@@ -219,6 +219,9 @@ class SizedModel(Model):
         self._lock = threading.Lock()
         self._models: OrderedDict[Any, Model] = OrderedDict()
 
+    def __reduce__(self) -> Any:
+        return load_model, (self._module, self.backend, self._threads, self._precision)
+
     def model_for(self, inputs: Sequence[Any]) -> Model:
         """Return the model that serves these inputs."""
         return self._model(self._arrays(inputs))
@@ -324,7 +327,11 @@ class EagerModel(Model):
         self.output_specs = _declared(module, module.outputs)
         self._module = module
         self._reason = reason
+        self._threads = threads
         warnings.warn(f"onnx: the model runs eagerly: {reason}", stacklevel=4)
+
+    def __reduce__(self) -> Any:
+        return EagerModel, (self._module, self.backend, self._threads, self._reason)
 
     def __call__(
         self, /, *args: Any, out: Sequence[np.ndarray] | None = None, **kwargs: Any

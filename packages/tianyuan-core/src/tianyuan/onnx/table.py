@@ -42,9 +42,20 @@ class Operator:
     least: int
     most: int | None
 
+    def __reduce__(self) -> Any:
+        # By its place in the table: what runs may be a function made there.
+        return _entry, (self.domain, self.name, self.since)
+
     def serves(self, version: int) -> bool:
         """Tell whether it stands for the operator in a version of the operator set."""
         return self.since <= version and (self.until is None or version <= self.until)
+
+
+def _entry(domain: str, name: str, since: int) -> Operator:
+    from . import operators
+
+    operators.load()
+    return next(entry for entry in OPERATORS[domain, name] if entry.since == since)
 
 
 OPERATORS: dict[tuple[str, str], list[Operator]] = {}

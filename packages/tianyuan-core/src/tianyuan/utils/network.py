@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Sequence
 from typing import IO, Any
@@ -67,6 +68,11 @@ class Network(NetworkChanges):
     def __init__(self) -> None:
         super().__init__()
         self._metadata: dict[str, Any] = {}
+
+    def __reduce__(self) -> Any:
+        content = io.BytesIO()
+        self.dump(content)
+        return _loaded, (type(self), content.getvalue())
 
     @classmethod
     def load(
@@ -304,3 +310,7 @@ class Network(NetworkChanges):
 def _check_device(what: str, device: Any) -> None:
     if device is not None and not str(device).startswith(("cpu", "xpu")):
         raise AttrError(f"{what}: a network lies on the host, got device {device!r}")
+
+
+def _loaded(cls: type[Network], content: bytes) -> Network:
+    return cls.load(io.BytesIO(content))

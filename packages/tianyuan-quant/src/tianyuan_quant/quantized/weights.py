@@ -75,6 +75,11 @@ class _Stored(QuantizedModule):
             raise AttrError(f"{owner}: layer is wrong, got {layer!r:.60}, expected module.Linear")
         return np.asarray(layer.weight.numpy())
 
+    def _count_flops(self, inputs: Any, outputs: Any) -> int:
+        """Count the product; int4 weights lie two in a byte, so the input tells the extent."""
+        each = int(inputs[0].shape[-1]) + (self.bias is not None)
+        return int(outputs[0].size) * each
+
     def _run(self, op: str, x: Tensor, **attrs: Any) -> Tensor:
         inputs = [floats_of(x), self.weight, self.scales]
         inputs += [] if self.bias is None else [self.bias]
