@@ -220,17 +220,6 @@ class Op:
     def __repr__(self) -> str:
         return f"Op({self.name})"
 
-    def __reduce__(self) -> Any:
-        # Ops are compared by identity: a copy is the op of that name, here or in another process.
-        from .registry import get_op, is_registered
-
-        if not is_registered(self):
-            raise TypeError(
-                f"{self.name}: an op that is not registered can be neither copied nor "
-                "pickled, expected one that registry.get_op returns"
-            )
-        return get_op, (self.name,)
-
     def __call__(self, *operands: Any, **attrs: Any) -> Any:
         """Apply the op in whatever runtime the operands belong to.
 

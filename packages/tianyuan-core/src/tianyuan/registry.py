@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -135,9 +136,17 @@ def get_op(name: str) -> Op:
     return _ops[name]
 
 
-def is_registered(op: Op) -> bool:
-    """Tell whether an op is the one that is known by its name."""
-    return _ops.get(op.name) is op
+def _named(op: Op) -> Any:
+    """Reduce an op, which is compared by identity, to its name: a copy is the op itself."""
+    if _ops.get(op.name) is not op:
+        raise TypeError(
+            f"{op.name}: an op that is not registered can be neither copied nor pickled, expected "
+            "one that registry.get_op returns"
+        )
+    return get_op, (op.name,)
+
+
+copyreg.pickle(Op, _named)
 
 
 def all_ops() -> tuple[Op, ...]:

@@ -14,6 +14,7 @@ import tianyuan as ty
 import tianyuan.module as M
 from tianyuan.autodiff import GradManager
 from tianyuan.errors import GradError
+from tianyuan.op import Op
 from tianyuan.registry import get_op
 from tianyuan.utils.network import Network
 
@@ -154,6 +155,9 @@ def test_an_imported_network(duplicate, tmp_path):
 
 def test_an_op_is_itself(duplicate):
     assert duplicate(get_op("relu")) is get_op("relu")
+    stray = Op("test_copies_stray", infer=lambda specs, attrs: specs)
+    with pytest.raises(TypeError, match="not registered"):
+        duplicate(stray)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="spawn is tried where fork is the rule")
