@@ -136,7 +136,7 @@ def get_op(name: str) -> Op:
     return _ops[name]
 
 
-def _named(op: Op) -> Any:
+def _named(op: Op) -> tuple[Callable[[str], Op], tuple[str]]:
     """Reduce an op, which is compared by identity, to its name: a copy is the op itself."""
     if _ops.get(op.name) is not op:
         raise TypeError(
