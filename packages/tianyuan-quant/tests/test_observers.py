@@ -285,3 +285,40 @@ def test_an_observer_of_data_says_in_a_trace_what_to_do():
         runs[traced] = [run(batch).item() for _ in range(3)]
     assert runs[True][2] < runs[True][0]
     np.testing.assert_allclose(runs[True], runs[False], rtol=1e-4)
+
+
+@pytest.mark.parametrize("factors", [(1.0,), (1.0, 20.0)], ids=["once", "twice"])
+@pytest.mark.parametrize("kind", ["tqt", "lsq", "pact"])
+def test_learned_ranges_learn_in_a_trace_too(kind, factors):
+    batch = tensor(np.random.default_rng(0).normal(size=(8, 3)))
+    found = {}
+    for traced in (True, False):
+        rng = np.random.default_rng(1)
+        layers = M.Linear(3, 3), M.ReLU(), M.Linear(3, 1)
+        net = M.Sequential(*layers) if len(factors) == 1 else _Twice(factors)
+        for parameter in net.parameters():
+            parameter[...] = tensor(rng.normal(size=parameter.shape))
+        Q.quantize_qat(net, qconfig=getattr(Q, f"{kind}_qconfig"), example=batch)
+        net.train()
+        manager = GradManager().attach(net.parameters())
+        optimizer = tianyuan.optimizer.SGD(net.parameters(), lr=0.01)
+
+        def step(x, net=net, manager=manager, optimizer=optimizer):
+            with manager:
+                loss = ((net(x) - 1.0) ** 2).mean()
+                manager.backward(loss)
+            optimizer.step().clear_grad()
+            return loss
+
+        run = jit.trace(step) if traced else step
+        losses = [run(batch).item() for _ in range(6)]
+        scales = {
+            name: fake.get_qparams().scale.item()
+            for name, fake in net.named_modules()
+            if isinstance(fake, (Q.TQT, Q.LSQ, Q.PACT))
+        }
+        found[traced] = losses, scales
+    assert found[True][1].keys() == found[False][1].keys()
+    np.testing.assert_allclose(found[True][0], found[False][0], rtol=1e-3)
+    for name, scale in found[False][1].items():
+        np.testing.assert_allclose(found[True][1][name], scale, rtol=1e-3, err_msg=name)

@@ -10,6 +10,7 @@ from tianyuan import Parameter, Tensor
 from tianyuan.autodiff import Function
 from tianyuan.errors import AttrError, ShapeError
 from tianyuan.imperative.observe import note_read
+from tianyuan.imperative.state import state
 from tianyuan.module import Module
 
 from .arguments import least_scale, params_of, switch, tensor_of
@@ -247,10 +248,22 @@ class LearnableFakeQuantize(FakeQuantize):
         self.zero_point = Tensor(np.float32(0.0))
 
     def _begin(self, qparams: QParams | None) -> None:
-        """Take the observer's parameters over on first use."""
-        if qparams is None or float(self.started.item()) > 0:
+        """Take the observer's parameters over on first use.
+
+        A trace that is made before runs this in every step: there the data decides.
+        """
+        tracer = state.recorder
+        known = tracer is None or not tracer.is_written(self.started)
+        if qparams is None or (known and float(self.started.item()) > 0):
             return
+        if tracer is None:
+            self.set_qparams(qparams)
+            return
+        held = [(value, value * 1.0) for value in (*self.parameters(), self.zero_point)]
+        begun = self.started * 1.0 > 0
         self.set_qparams(qparams)
+        for value, old in held:
+            value[...] = F.where(begun, old, value)
 
     def set_qparams(self, qparams: QParams) -> None:
         """Start from given parameters, one scale for the tensor.
