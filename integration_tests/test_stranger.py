@@ -22,7 +22,7 @@ PROGRAM = """
 import ctypes, json, sys
 import numpy as np
 import tianyuan
-from tianyuan import native, plugins
+from tianyuan import native, plugins, structs
 from tianyuan.graph.program import ARENA, INPUT, OUTPUT, Program, Slot, Step
 from tianyuan.kernel import Call
 from tianyuan.op import NoAttrs, TensorSpec
@@ -60,7 +60,7 @@ sys.setprofile(None)
 capsule = native.published_thread_pool()
 get = ctypes.pythonapi.PyCapsule_GetPointer
 get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-table = native.TyThreadPool.from_address(get(capsule, b"tianyuan.thread_pool.v1"))
+table = structs.TyThreadPool.from_address(get(capsule, b"tianyuan.thread_pool.v1"))
 
 eager = tianyuan.tensor(x)
 squared = tianyuan.functional.square(eager)

@@ -34,12 +34,13 @@ class EntryPoint:
 
 def entry_points(group: str) -> Iterator[EntryPoint]:
     """Yield the entry points of a group, in the order of ``sys.path``, first found first."""
+    sought = group.encode()
     for folder in dict.fromkeys(sys.path):
         for info in _distributions(folder or os.curdir):
-            text = _read(os.path.join(info, "entry_points.txt"))
-            if group in text:
+            stated = _read(os.path.join(info, "entry_points.txt"))
+            if sought in stated:
                 name, version = _identity(info)
-                for entry, value in _section(text, group):
+                for entry, value in _section(stated.decode(errors="replace"), group):
                     yield EntryPoint(entry, value, name, version)
 
 
@@ -53,12 +54,12 @@ def _distributions(folder: str) -> list[str]:
     )
 
 
-def _read(path: str) -> str:
+def _read(path: str) -> bytes:
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, "rb", buffering=0) as file:
             return file.read()
     except OSError:
-        return ""  # most distributions have no entry points
+        return b""  # most distributions have no entry points
 
 
 def _section(text: str, group: str) -> Iterator[tuple[str, str]]:
@@ -76,7 +77,7 @@ def _identity(info: str) -> tuple[str, str]:
     """Return name and version as METADATA (PKG-INFO in an egg) states them."""
     text = _read(os.path.join(info, "METADATA")) or _read(os.path.join(info, "PKG-INFO"))
     found = {"Name": "?", "Version": "?"}
-    for line in text.splitlines():
+    for line in text.decode(errors="replace").splitlines():
         key, separator, value = line.partition(":")
         if not line.strip():
             break  # the description follows

@@ -1,17 +1,23 @@
-"""Locks that a forked child finds open, whatever other threads held when it was forked."""
+"""Locks, and one kind that a forked child finds open, whoever held it when it was forked."""
 
 from __future__ import annotations
 
+import _thread
 import os
-import threading
 import weakref
+
+# What threading makes these names of: it would take a twentieth of core's import, and is loaded
+# where a thread is started.
+Lock = _thread.allocate_lock
+RLock = _thread.RLock
+Local = _thread._local
 
 
 class ForkSafeLock:
     """A re-entrant lock for ``with``; a fork gives the child a new one."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = RLock()
         _known.add(self)
 
     def __enter__(self) -> None:
@@ -22,7 +28,7 @@ class ForkSafeLock:
 
     def _renew(self) -> None:
         """Take a new lock, held as often as the forking thread, which goes on, held the old one."""
-        old, self._lock = self._lock, threading.RLock()
+        old, self._lock = self._lock, RLock()
         try:
             while True:
                 old.release()

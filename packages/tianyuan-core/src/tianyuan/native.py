@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from .abi import ABI_VERSION
-from .dtypes import CODES
 from .errors import AttrError, DataError, IndexRangeError, KernelError, PluginError
-from .kernel import MAX_DIMS, CFunction
+from .kernel import CFunction
+from .locks import Lock
 
-KERNEL_TABLE_CAPSULE = b"tianyuan.kernel_table.v1"
-THREAD_POOL_CAPSULE = b"tianyuan.thread_pool.v1"
+# structs is imported where a C kernel or a native plugin is met, which importing core is not.
+
+if TYPE_CHECKING:
+    from .structs import TyThreadPool
+
 MAX_THREADS = 1024
-_ERROR_SIZE = 512
 
 # What the codes of failed kernels mean, where abi.h gives them a meaning.
 FAILURES: dict[int, type[KernelError]] = {2: IndexRangeError, 3: DataError}
@@ -27,98 +27,6 @@ FAILURES: dict[int, type[KernelError]] = {2: IndexRangeError, 3: DataError}
 Invoker = Callable[
     [int, bytes, Sequence[np.ndarray], Sequence[np.ndarray], "np.ndarray | None", int], None
 ]
-
-
-class TyTensor(ctypes.Structure):
-    """``ty_tensor`` of abi.h."""
-
-    _fields_ = [
-        ("abi_version", ctypes.c_uint32),
-        ("struct_size", ctypes.c_uint32),
-        ("data", ctypes.c_void_p),
-        ("dtype", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("shape", ctypes.c_int64 * MAX_DIMS),
-        ("scales", ctypes.c_void_p),
-        ("zero_points", ctypes.c_void_p),
-        ("quant_count", ctypes.c_int32),
-        ("quant_axis", ctypes.c_int32),
-    ]
-
-
-class TyCtx(ctypes.Structure):
-    """``ty_ctx`` of abi.h."""
-
-
-_Task = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int32)
-_ParallelFor = ctypes.CFUNCTYPE(
-    None,
-    ctypes.POINTER(TyCtx),
-    ctypes.c_int64,
-    ctypes.c_int64,
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-)
-TyCtx._fields_ = [
-    ("abi_version", ctypes.c_uint32),
-    ("struct_size", ctypes.c_uint32),
-    ("threads", ctypes.c_int32),
-    ("reserved", ctypes.c_int32),
-    ("parallel_for", _ParallelFor),
-    ("pool", ctypes.c_void_p),
-    ("error", ctypes.c_void_p),
-    ("error_size", ctypes.c_int64),
-    ("ahead", ctypes.c_void_p),
-]
-
-
-class TyKernel(ctypes.Structure):
-    """``ty_kernel`` of abi.h."""
-
-    _fields_ = [
-        ("abi_version", ctypes.c_uint32),
-        ("struct_size", ctypes.c_uint32),
-        ("name", ctypes.c_char_p),
-        ("run", ctypes.c_void_p),
-    ]
-
-
-class TyKernelTable(ctypes.Structure):
-    """``ty_kernel_table`` of abi.h."""
-
-    _fields_ = [
-        ("abi_version", ctypes.c_uint32),
-        ("struct_size", ctypes.c_uint32),
-        ("count", ctypes.c_int64),
-        ("kernels", ctypes.c_void_p),
-    ]
-
-
-class TyThreadPool(ctypes.Structure):
-    """``ty_thread_pool`` of abi.h."""
-
-    _fields_ = [
-        ("abi_version", ctypes.c_uint32),
-        ("struct_size", ctypes.c_uint32),
-        ("self", ctypes.c_void_p),
-        ("parallel_for", ctypes.c_void_p),
-        ("size", ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)),
-        ("resize", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32)),
-    ]
-
-
-_Run = ctypes.CFUNCTYPE(
-    ctypes.c_int,
-    ctypes.POINTER(TyCtx),
-    ctypes.POINTER(TyTensor),
-    ctypes.POINTER(TyTensor),
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-)
-
-_get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_get_pointer.restype = ctypes.c_void_p
-_get_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 class Engine(Protocol):
@@ -158,20 +66,9 @@ class Engine(Protocol):
 engine: Engine | None = None
 _install: Callable[[Engine], None] | None = None
 
-_lock = threading.Lock()
+_lock = Lock()
 _threads: int | None = None
 _pool: Any = None
-
-
-def _capsule_pointer(capsule: Any, name: bytes) -> int:
-    try:
-        address: int = _get_pointer(capsule, name)
-    except ValueError as error:
-        raise PluginError(
-            f"native: not the capsule that is needed, got {type(capsule).__name__} ({error}), "
-            f"expected a capsule named {name.decode()!r}"
-        ) from None
-    return address
 
 
 def _default_threads() -> int:
@@ -235,9 +132,14 @@ def set_num_threads(threads: int) -> None:
             _resize(_pool, _threads)
 
 
+def _pool_of(capsule: Any) -> TyThreadPool:
+    from .structs import THREAD_POOL_CAPSULE, TyThreadPool, capsule_pointer
+
+    return TyThreadPool.from_address(capsule_pointer(capsule, THREAD_POOL_CAPSULE))
+
+
 def _resize(capsule: Any, threads: int) -> None:
-    address = _capsule_pointer(capsule, THREAD_POOL_CAPSULE)
-    pool = TyThreadPool.from_address(address)
+    pool = _pool_of(capsule)
     pool.resize(pool.self, threads)
 
 
@@ -252,7 +154,7 @@ def publish_thread_pool(capsule: Any) -> Any:
     """
     global _pool
     threads = get_num_threads()
-    pool = TyThreadPool.from_address(_capsule_pointer(capsule, THREAD_POOL_CAPSULE))
+    pool = _pool_of(capsule)
     if pool.abi_version != ABI_VERSION:
         raise PluginError(
             f"thread pool: ABI version differs, got {pool.abi_version}, expected {ABI_VERSION}"
@@ -275,6 +177,8 @@ def functions_of_table(capsule: Any) -> dict[str, CFunction]:
     Raises:
         PluginError: where it is another capsule, or of another ABI version.
 
+    >>> import ctypes
+    >>> from tianyuan.structs import KERNEL_TABLE_CAPSULE, TyKernelTable
     >>> new_capsule = ctypes.pythonapi.PyCapsule_New
     >>> new_capsule.restype = ctypes.py_object
     >>> new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
@@ -282,7 +186,9 @@ def functions_of_table(capsule: Any) -> dict[str, CFunction]:
     >>> functions_of_table(new_capsule(ctypes.addressof(table), KERNEL_TABLE_CAPSULE, None))
     {}
     """
-    table = TyKernelTable.from_address(_capsule_pointer(capsule, KERNEL_TABLE_CAPSULE))
+    from .structs import KERNEL_TABLE_CAPSULE, TyKernel, TyKernelTable, capsule_pointer
+
+    table = TyKernelTable.from_address(capsule_pointer(capsule, KERNEL_TABLE_CAPSULE))
     if table.abi_version != ABI_VERSION:
         raise PluginError(
             f"kernel table: ABI version differs, got {table.abi_version}, expected {ABI_VERSION}"
@@ -303,36 +209,6 @@ def functions_of_table(capsule: Any) -> dict[str, CFunction]:
     return found
 
 
-def _serial_for(ctx: Any, n: int, grain: int, task: int, arg: int) -> None:
-    if n > 0:
-        _Task(task)(arg, 0, n, 0)
-
-
-_serial_callback = _ParallelFor(_serial_for)
-
-
-def _describe(arrays: Sequence[np.ndarray]) -> Any:
-    tensors = (TyTensor * max(len(arrays), 1))()
-    for tensor, array in zip(tensors, arrays, strict=False):
-        if not array.flags.c_contiguous:
-            raise KernelError(
-                f"kernel: array is not C-contiguous, got strides {array.strides} of shape "
-                f"{array.shape}"
-            )
-        if array.ndim > MAX_DIMS:
-            raise KernelError(
-                f"kernel: too many dimensions, got {array.ndim}, expected at most {MAX_DIMS}"
-            )
-        tensor.abi_version = ABI_VERSION
-        tensor.struct_size = ctypes.sizeof(TyTensor)
-        tensor.data = array.ctypes.data
-        tensor.dtype = CODES[array.dtype.name]
-        tensor.ndim = array.ndim
-        tensor.shape[: array.ndim] = array.shape
-        tensor.quant_axis = -1
-    return tensors
-
-
 def invoke_by_ctypes(
     address: int,
     attrs: bytes,
@@ -347,27 +223,9 @@ def invoke_by_ctypes(
         KernelError: where an array cannot be passed or the kernel reports failure; one of
             ``FAILURES`` where its code says so.
     """
-    error = ctypes.create_string_buffer(_ERROR_SIZE)
-    ctx = TyCtx(
-        ABI_VERSION,
-        ctypes.sizeof(TyCtx),
-        1,
-        0,
-        _serial_callback,
-        None,
-        ctypes.addressof(error),
-        _ERROR_SIZE,
-    )
-    code = _Run(address)(
-        ctypes.byref(ctx),
-        _describe(inputs),
-        _describe(outputs),
-        ctypes.cast(ctypes.c_char_p(attrs), ctypes.c_void_p),
-        None if workspace is None else workspace.ctypes.data,
-    )
-    if code != 0:
-        text = error.value.decode(errors="replace") or f"kernel failed with code {code}"
-        raise FAILURES.get(code, KernelError)(text)
+    from .structs import invoke
+
+    invoke(address, attrs, inputs, outputs, workspace)
 
 
 invoker: Invoker = invoke_by_ctypes  # replaced by the first native plugin that is used

@@ -59,11 +59,24 @@ class PluginRecord:
         return f"{self.name} ({self.distribution} {self.version})"
 
 
+_PREFIX = f"{hookspecs.PROJECT}_"
 _records: dict[str, PluginRecord] = {}
 _waiting: list[PluginRecord] = []
 _loading = ForkSafeLock()  # of plugins' kernels: other threads wait until all are there
 _complete: dict[str, int] = {}  # kind of device -> how many plugins were known when all were asked
-_manager = pluggy.PluginManager(hookspecs.PROJECT)
+
+
+class _Manager(pluggy.PluginManager):
+    """Looks for hooks among the names that begin as hooks do: looking at all of them is slow."""
+
+    def parse_hookimpl_opts(self, plugin: Any, name: str) -> pluggy.HookimplOpts | None:
+        return super().parse_hookimpl_opts(plugin, name) if name.startswith(_PREFIX) else None
+
+    def parse_hookspec_opts(self, specs: Any, name: str) -> pluggy.HookspecOpts | None:
+        return super().parse_hookspec_opts(specs, name) if name.startswith(_PREFIX) else None
+
+
+_manager = _Manager(hookspecs.PROJECT)
 _manager.add_hookspecs(hookspecs)
 
 

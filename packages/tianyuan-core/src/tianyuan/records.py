@@ -8,9 +8,10 @@ when somebody inspects them.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from .locks import RLock
 
 T = TypeVar("T")
 
@@ -22,7 +23,7 @@ else:
         return lambda decorator: decorator
 
 
-_inspecting = threading.RLock()
+_inspecting = RLock()
 
 
 class _Inspected:

@@ -28,7 +28,7 @@ ROOMS = (
     ("op", "kernel"),
     ("abi", "registry"),
     ("ops",),
-    ("native", "hookspecs", "plugin", "plugins", "aliases"),
+    ("structs", "native", "hookspecs", "plugin", "plugins", "aliases"),
     ("backends",),
     ("imperative",),
     ("graph",),

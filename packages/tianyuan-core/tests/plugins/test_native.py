@@ -9,14 +9,14 @@ import sys
 
 import numpy as np
 import pytest
-from tianyuan import native
+from tianyuan import native, structs
 from tianyuan.errors import KernelError, PluginError
 
 RunPrototype = ctypes.CFUNCTYPE(
     ctypes.c_int,
-    ctypes.POINTER(native.TyCtx),
-    ctypes.POINTER(native.TyTensor),
-    ctypes.POINTER(native.TyTensor),
+    ctypes.POINTER(structs.TyCtx),
+    ctypes.POINTER(structs.TyTensor),
+    ctypes.POINTER(structs.TyTensor),
     ctypes.c_void_p,
     ctypes.c_void_p,
 )
@@ -28,7 +28,7 @@ new_capsule.restype = ctypes.py_object
 new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
 
-def floats(tensor: native.TyTensor) -> np.ndarray:
+def floats(tensor: structs.TyTensor) -> np.ndarray:
     count = int(np.prod(tensor.shape[: tensor.ndim], dtype=np.int64))
     pointer = ctypes.cast(tensor.data, ctypes.POINTER(ctypes.c_float))
     return np.ctypeslib.as_array(pointer, (count,))
@@ -64,16 +64,16 @@ def address_of(function: object) -> int:
 
 def make_table(versions: tuple[int, int] = (1, 1), padding: int = 0) -> tuple[object, object]:
     """Return a capsule of a table with kernels ``a`` and ``b``, and what keeps it alive."""
-    stride = ctypes.sizeof(native.TyKernel) + padding
+    stride = ctypes.sizeof(structs.TyKernel) + padding
     memory = ctypes.create_string_buffer(2 * stride)
     for index, (name, run) in enumerate(((b"a", double), (b"b", fail))):
-        entry = native.TyKernel.from_buffer(memory, index * stride)
+        entry = structs.TyKernel.from_buffer(memory, index * stride)
         entry.abi_version, entry.struct_size = versions[1], stride
         entry.name, entry.run = name, address_of(run)
-    table = native.TyKernelTable(
-        versions[0], ctypes.sizeof(native.TyKernelTable), 2, ctypes.addressof(memory)
+    table = structs.TyKernelTable(
+        versions[0], ctypes.sizeof(structs.TyKernelTable), 2, ctypes.addressof(memory)
     )
-    capsule = new_capsule(ctypes.addressof(table), native.KERNEL_TABLE_CAPSULE, None)
+    capsule = new_capsule(ctypes.addressof(table), structs.KERNEL_TABLE_CAPSULE, None)
     return capsule, (memory, table)
 
 
@@ -158,13 +158,13 @@ class FakePool:
 
     def __init__(self, version: int = 1) -> None:
         self.threads = 0
-        size, resize = (kind for name, kind in native.TyThreadPool._fields_[4:])
+        size, resize = (kind for name, kind in structs.TyThreadPool._fields_[4:])
         self.callbacks = size(lambda _: self.threads), resize(self._resize)
-        self.table = native.TyThreadPool(
-            version, ctypes.sizeof(native.TyThreadPool), None, None, *self.callbacks
+        self.table = structs.TyThreadPool(
+            version, ctypes.sizeof(structs.TyThreadPool), None, None, *self.callbacks
         )
         address = ctypes.addressof(self.table)
-        self.capsule = new_capsule(address, native.THREAD_POOL_CAPSULE, None)
+        self.capsule = new_capsule(address, structs.THREAD_POOL_CAPSULE, None)
 
     def _resize(self, _: object, threads: int) -> None:
         self.threads = threads

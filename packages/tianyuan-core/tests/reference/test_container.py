@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from tianyuan import dtypes
 from tianyuan.errors import DTypeError, ModelFormatError
-from tianyuan.graph.container import read_container, write_container
+from tianyuan.graph.container import parse_container, read_container, write_container
 
 GRAPH = {"ops": [{"name": "matmul", "inputs": ["x", "权重"]}], "limits": [0.5, -1, None, True]}
 
@@ -298,6 +298,28 @@ def test_damaged_weight_is_found_when_it_is_read(model: Path) -> None:
     for _ in range(2):
         with pytest.raises(ModelFormatError, match="权重.*damaged"):
             found.tensor("权重")
+
+
+def test_verifying_finds_damage_of_any_byte(model: Path) -> None:
+    raw = bytearray(model.read_bytes())
+    parse_container("m", bytes(raw)).verify()
+    opened = read_container(model)
+    places = {
+        at: name
+        for name in opened.names()
+        for at in range(opened.entry(name).start, opened.entry(name).stop)
+    }
+    padding = 0
+    for at in range(len(raw)):
+        raw[at] ^= 1 << at % 8
+        with pytest.raises(ModelFormatError) as caught:
+            parse_container("m", bytes(raw)).verify()
+        raw[at] ^= 1 << at % 8
+        if at in places:
+            assert f"tensor {places[at]!r} is damaged" in str(caught.value)
+        padding += "padding" in str(caught.value)
+    assert padding > 0
+    opened.verify()
 
 
 # Random damage

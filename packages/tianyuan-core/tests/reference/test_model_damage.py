@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import resource
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 import tianyuan as ty
 import tianyuan.functional as F
 import tianyuan.module as M
-from tianyuan.errors import ModelFormatError
+from click.testing import CliRunner
+from tianyuan.cli.main import main
+from tianyuan.errors import AttrError, ModelFormatError
 from tianyuan.graph.container import read_container, write_container
 from tianyuan.jit import load, trace
 
@@ -80,6 +83,50 @@ def test_two_thousand_random_damages(model_file: Path, tmp_path: Path, block: in
     assert refused > 200
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 200_000, f"peak memory grew by {grown} KiB"
+
+
+def test_a_damaged_weight_is_named_when_the_file_is_verified(
+    model_file: Path, tmp_path: Path
+) -> None:
+    whole = model_file.read_bytes()
+    expected = load(model_file, backend="numpy")(IMAGES)
+    np.testing.assert_array_equal(load(model_file, "cpu", "numpy", verify=True)(IMAGES), expected)
+    opened = read_container(model_file)
+    assert len(opened.names()) >= 4
+    for name in opened.names():
+        entry = opened.entry(name)
+        for at in (entry.start, entry.stop - 1):
+            raw = bytearray(whole)
+            raw[at] ^= 1
+            for source in (tmp_path / "damaged.tym", io.BytesIO(raw)):
+                if isinstance(source, Path):
+                    source.write_bytes(raw)
+                with pytest.raises(ModelFormatError, match=f"tensor '{name}' is damaged"):
+                    load(source, verify=True)
+
+
+def test_the_command_names_what_is_damaged(model_file: Path, tmp_path: Path) -> None:
+    ty.save({"w": ty.Tensor(IMAGES)}, tmp_path / "state.ty")
+    raw = bytearray(model_file.read_bytes())
+    name = read_container(model_file).names()[-1]
+    raw[read_container(model_file).entry(name).start] ^= 64
+    (tmp_path / "bad.tym").write_bytes(raw)
+    bad, absent, good = tmp_path / "bad.tym", tmp_path / "absent.tym", tmp_path / "state.ty"
+    answer = CliRunner().invoke(main, ["check", str(good), str(model_file)])
+    assert answer.exit_code == 0, answer.output
+    count = len(read_container(model_file).names())
+    assert f"{good}: sound, 1 tensors" in answer.output
+    assert f"{model_file}: sound, {count} tensors" in answer.output
+    answer = CliRunner().invoke(main, ["check", str(bad), str(absent), str(good)])
+    assert answer.exit_code == 1
+    assert f"Error: {bad}: tensor '{name}' is damaged" in answer.output
+    assert "No such file" in answer.output
+    assert f"{good}: sound" in answer.output
+
+
+def test_a_file_without_checksums_cannot_be_verified() -> None:
+    with pytest.raises(AttrError, match="no checksums to verify, got net.onnx"):
+        load("net.onnx", verify=True)
 
 
 FAULTS = [

@@ -150,6 +150,15 @@ def bench(
 
 
 @main.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(dir_okay=False, path_type=Path))
+def check(files: tuple[Path, ...]) -> None:
+    """Check every byte of FILES, model files (.tym) or checkpoints, against their checksums."""
+    from .models import check_files
+
+    sys.exit(check_files(files))
+
+
+@main.command()
 @click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("target", type=_Target())
 @click.option("--opset", type=int, help="ONNX operator set to write.")

@@ -88,12 +88,14 @@ class Container:
         entries: dict[str, Entry],
         graph: dict[str, Any],
         extra: dict[str, str],
+        start: int,
     ) -> None:
         self.path = path
         self.graph = graph
         self.extra = extra
         self._buffer = buffer
         self._entries = entries
+        self._start = start
         self._verified: set[str] = set()
 
     def take_graph(self) -> dict[str, Any]:
@@ -121,19 +123,39 @@ class Container:
             empty: np.ndarray = np.empty(entry.shape, entry.dtype)
             empty.flags.writeable = False
             return empty
-        if name not in self._verified:
-            found = zlib.crc32(memoryview(self._buffer)[entry.start : entry.stop])
-            if found != entry.crc32:
-                _fail(
-                    self.path,
-                    f"tensor {name!r} is damaged",
-                    f"CRC-32 {found:08x}",
-                    f"{entry.crc32:08x}",
-                )
-            self._verified.add(name)
+        self._check(name, entry)
         count = (entry.stop - entry.start) // entry.dtype.itemsize
         flat = np.frombuffer(self._buffer, entry.dtype, count, entry.start)
         return flat.reshape(entry.shape)
+
+    def _check(self, name: str, entry: Entry) -> None:
+        if name in self._verified:
+            return
+        found = zlib.crc32(memoryview(self._buffer)[entry.start : entry.stop])
+        if found != entry.crc32:
+            _fail(
+                self.path,
+                f"tensor {name!r} is damaged",
+                f"CRC-32 {found:08x}",
+                f"{entry.crc32:08x}",
+            )
+        self._verified.add(name)
+
+    def verify(self) -> None:
+        """Check all that is not checked yet: every tensor against its checksum, padding for zeros.
+
+        The memory that reading takes is given back tensor by tensor.
+
+        Raises:
+            ModelFormatError: where a byte of the file is not what was written; names the tensor.
+        """
+        position = self._start
+        for name, entry in sorted(self._entries.items(), key=lambda item: item[1].start):
+            if np.asarray(memoryview(self._buffer)[position : entry.start]).any():
+                _fail(self.path, f"padding before tensor {name!r} is damaged", "bits", "zeros")
+            self._check(name, entry)
+            self.spare(name)
+            position = entry.stop
 
     def spare(self, name: str) -> None:
         """Give back the memory of a mapped tensor's whole pages; reading it brings them again."""
@@ -373,7 +395,7 @@ def parse_container(name: str, buffer: mmap.mmap | bytes) -> Container:
     )
     entries = dict(sorted(_entries(name, header, checksums, 8 + length, size)))
     extra = {key: value for key, value in metadata.items() if key not in _RESERVED}
-    return Container(name, buffer, entries, graph, extra)
+    return Container(name, buffer, entries, graph, extra, 8 + length)
 
 
 def _check_kind(name: str, start: bytes) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
-import threading
 import weakref
 from collections.abc import Iterable
 from functools import cache
@@ -18,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from .. import device
+from ..locks import RLock
 
 following = False
-_lock = threading.RLock()
+_lock = RLock()
 _live: dict[int, tuple[int, weakref.ref[Any]]] = {}  # owner's id -> bytes
 _held = 0
 _peak = 0

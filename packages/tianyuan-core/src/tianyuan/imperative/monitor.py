@@ -7,7 +7,6 @@ step in Python while somebody listens.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
@@ -18,6 +17,7 @@ import numpy as np
 
 from .. import config
 from ..kernel import Call, Kernel
+from ..locks import RLock
 from ..op import Specs
 from ..records import record
 
@@ -65,7 +65,7 @@ Runner = Callable[[Sequence[Any], Sequence[Any], "np.ndarray | None"], None]
 
 active = False
 _listeners: tuple[Listener, ...] = ()
-_lock = threading.RLock()
+_lock = RLock()
 
 
 def add(listener: Listener) -> None:

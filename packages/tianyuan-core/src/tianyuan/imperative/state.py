@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
+
+from ..locks import Local
 
 if TYPE_CHECKING:
     from .tape import Tape
@@ -48,7 +49,7 @@ class Recorder(Protocol):
 Interceptor = Callable[[Any, Sequence[Any], Any], Any]
 
 
-class _State(threading.local):
+class _State(Local):
     recorder: Recorder | None = None
     precision: tuple[str, str] | None = None  # autocast's low and high dtype while it is on
     interceptor: Interceptor | None = None  # must set itself aside while it applies ops

@@ -284,8 +284,14 @@ def load(
     backend: str | None = None,
     threads: int | None = None,
     precision: str = FULL,
+    *,
+    verify: bool = False,
 ) -> Model:
     """Load a model file for a device.
+
+    Header and graph are checked at once. A weight is checked against its checksum when it is first
+    read: no result is computed with a damaged one, but where the first call reads it, the error
+    comes there.
 
     Args:
         path: a ``.tym`` or, with the extra ``onnx`` installed, an ``.onnx`` file; or a binary
@@ -296,9 +302,12 @@ def load(
         precision: ``bf16`` permits kernels that round float32 operands to bfloat16 and sum in
             float32, where the machine has them and they are faster; inputs and outputs keep their
             dtypes. ``full`` computes in the dtypes of the file.
+        verify: whether to check every byte of the file now, whatever will be read of it. Files
+            in ``.onnx`` have no checksums.
 
     Raises:
-        AttrError: where the precision is neither, or the path is no path and no stream.
+        AttrError: where the precision is neither, the path is no path and no stream, or a file
+            is to be verified that has no checksums.
         FileNotFoundError: where there is no such file.
         ModelFormatError: where it is damaged, or newer than this core.
         BackendError: where the backend is not there; the message says why.
@@ -324,8 +333,16 @@ def load(
         if isinstance(path, (str, os.PathLike)) and os.fspath(path).endswith(".onnx"):
             from .. import onnx
 
+            if verify:
+                raise AttrError(
+                    f"load: an ONNX file has no checksums to verify, got {os.fspath(path)}, "
+                    "expected a .tym file"
+                )
             return onnx.load_model(onnx.load(path), backend, threads, precision)
-        graph, names = read_model(path)
+        container = open_model(path)
+        if verify:
+            container.verify()
+        graph, names = read_graph(container)
         model = Model(graph, names, backend, threads, precision)
         model.release(graph)
         return model
@@ -342,14 +359,19 @@ def read_model(path: str | os.PathLike[str] | IO[bytes]) -> tuple[Graph, list[st
         FileNotFoundError: where there is no such file.
         ModelFormatError: where it is damaged, or newer than this core.
     """
+    return read_graph(open_model(path))
+
+
+def open_model(path: str | os.PathLike[str] | IO[bytes]) -> Container:
+    """Return an open model file, or a stream that holds one, with header and graph checked."""
     if isinstance(path, (str, os.PathLike)):
-        return read_graph(read_container(path))
+        return read_container(path)
     if not hasattr(path, "read"):
         raise AttrError(
             f"load: path is wrong, got {type(path).__name__}, expected the path of a .tym file or "
             "a binary stream"
         )
-    return read_graph(parse_container("stream", path.read()))
+    return parse_container("stream", path.read())
 
 
 def read_graph(container: Container) -> tuple[Graph, list[str]]:

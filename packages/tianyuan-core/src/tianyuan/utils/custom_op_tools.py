@@ -24,8 +24,9 @@ from ..abi import ABI_VERSION, get_include
 from ..errors import PluginError
 from ..graph.profiling import cache_file
 from ..kernel import Kernel
-from ..native import KERNEL_TABLE_CAPSULE, functions_of_table
+from ..native import functions_of_table
 from ..op import Op
+from ..structs import KERNEL_TABLE_CAPSULE
 
 _SYMBOL = "tianyuan_kernel_table"
 _COMPILERS = ("c++", "g++", "clang++")
