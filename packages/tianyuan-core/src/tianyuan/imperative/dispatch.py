@@ -14,7 +14,7 @@ from ..dtypes import is_float
 from ..errors import AttrError, DeviceError, DTypeError, KernelError, ShapeError, TraceError
 from ..kernel import PLAIN, SAME, Call, CFunction, Context, DeviceSpec, Kernel
 from ..op import NO_ATTRS, Op, Specs, TensorSpec, intern_spec
-from . import memory, monitor, precision
+from . import memory, monitor
 from .state import state
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ def apply(op: Op, operands: Sequence[Any], attrs: Any) -> Any:
     if state.interceptor is not None:
         return state.interceptor(op, operands, attrs)
     if state.precision is not None:
+        from . import precision  # while autocast is on only
+
         operands = precision.meet(op.name, operands, *state.precision)
     try:
         specs = [tensor._spec for tensor in operands]

@@ -16,7 +16,7 @@ from ..device import get_default_device, parse_device
 from ..errors import DTypeError, ShapeError, TraceError
 from ..op import Op, TensorSpec, intern_spec
 from ..shapes import format_shape
-from . import dispatch, indexing, memory
+from . import dispatch, memory
 from .arguments import known_format
 from .methods import Methods
 from .state import state
@@ -326,10 +326,14 @@ class Tensor(Methods):
             self._data, self._spec = other._own() if shared else other._data, other._spec
 
     def __getitem__(self, key: Any) -> Tensor:
+        from . import indexing  # a network that is run indexes nothing here
+
         found: Tensor = indexing.getitem(self, key)
         return found
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        from . import indexing
+
         self._rebind(indexing.setitem(self, key, value))
 
     # The few verbs that MegEngine offers as methods.
