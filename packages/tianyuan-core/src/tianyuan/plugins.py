@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable
 from functools import cache
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import pluggy
@@ -59,7 +60,6 @@ class PluginRecord:
         return f"{self.name} ({self.distribution} {self.version})"
 
 
-_PREFIX = f"{hookspecs.PROJECT}_"
 _records: dict[str, PluginRecord] = {}
 _waiting: list[PluginRecord] = []
 _loading = ForkSafeLock()  # of plugins' kernels: other threads wait until all are there
@@ -67,13 +67,18 @@ _complete: dict[str, int] = {}  # kind of device -> how many plugins were known 
 
 
 class _Manager(pluggy.PluginManager):
-    """Looks for hooks among the names that begin as hooks do: looking at all of them is slow."""
+    """Looks for hooks among a module's functions only: a look at every name of it is slow."""
 
     def parse_hookimpl_opts(self, plugin: Any, name: str) -> pluggy.HookimplOpts | None:
-        return super().parse_hookimpl_opts(plugin, name) if name.startswith(_PREFIX) else None
+        return super().parse_hookimpl_opts(plugin, name) if _may_be_hook(plugin, name) else None
 
     def parse_hookspec_opts(self, specs: Any, name: str) -> pluggy.HookspecOpts | None:
-        return super().parse_hookspec_opts(specs, name) if name.startswith(_PREFIX) else None
+        return super().parse_hookspec_opts(specs, name) if _may_be_hook(specs, name) else None
+
+
+def _may_be_hook(plugin: Any, name: str) -> bool:
+    kinds = (FunctionType, MethodType, staticmethod, classmethod)
+    return not isinstance(plugin, ModuleType) or isinstance(vars(plugin).get(name), kinds)
 
 
 _manager = _Manager(hookspecs.PROJECT)

@@ -55,6 +55,29 @@ def record() -> Iterator[PluginRecord]:
     plugins._records.pop("fixture", None)
 
 
+@pytest.mark.parametrize("kind", ["bound method", "static method", "another name", "an object"])
+def test_hooks_may_be_written_in_any_way(record: PluginRecord, kind: str) -> None:
+    made = op()
+
+    class Brings:
+        TIANYUAN_API = API
+
+        @hookimpl
+        def tianyuan_ops(self) -> list[Op]:
+            return [made]
+
+    module = plugin_module()
+    if kind == "bound method":
+        module.tianyuan_ops = Brings().tianyuan_ops  # type: ignore[attr-defined]
+    elif kind == "static method":
+        module.tianyuan_ops = staticmethod(hookimpl(lambda: [made]))  # type: ignore[attr-defined]
+    elif kind == "another name":
+        module.bring = hookimpl(lambda: [made], specname="tianyuan_ops")  # type: ignore[attr-defined]
+    plugins.load(record, lambda: Brings() if kind == "an object" else module)
+    assert (record.state, record.ops) == (plugins.LOADED, ["triple"])
+    assert registry.get_op("triple") is made
+
+
 def test_a_sound_plugin_brings_op_layout_and_kernel(record: PluginRecord) -> None:
     made = op()
     kernel = Kernel("triple_any__fixture", "triple", triple)
