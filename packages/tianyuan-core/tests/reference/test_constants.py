@@ -89,5 +89,5 @@ def test_shapes_that_no_array_can_have_are_refused(shape: tuple[int, ...]) -> No
 
 
 def test_ragged_data_is_refused() -> None:
-    with pytest.raises(DTypeError, match="tensor: data is no array, got list"):
+    with pytest.raises(ShapeError, match="tensor: data is no array, got list"):
         Tensor([[1], [1, 2]])

@@ -103,8 +103,9 @@ int take(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const t
     for (int64_t i = 0; i < some; ++i) {
       const int64_t at = index_at(indices, first + i);
       if (at < -size || at >= size)
-        return ty_fail(ctx, "take: index out of range, got %lld, expected %lld to %lld",
-                       (long long)at, (long long)-size, (long long)(size - 1));
+        return ty_fail_as(TY_BAD_INDEX, ctx,
+                          "take: index out of range, got %lld, expected %lld to %lld",
+                          (long long)at, (long long)-size, (long long)(size - 1));
       sources[i] = at < 0 ? at + size : at;
     }
     cut_block(found[first / 16], sources, some, from_room);

@@ -198,7 +198,7 @@ class VarNode(Tensor, NetworkNode):
     def __copy__(self) -> Tensor:
         raise GraphError(
             f"copy: a variable stands for itself only, got {self.name!r}, "
-            "expected functional.copy, or Network.dump and load for a whole network"
+            "expected functional.copy, or a copy of the whole network"
         )
 
     def __deepcopy__(self, memo: Any) -> Tensor:
