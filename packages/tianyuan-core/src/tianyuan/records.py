@@ -133,11 +133,12 @@ def record(*, eq: bool = True) -> Callable[[type[T]], type[T]]:
             "__dataclass_fields__": _Inspected(cls, "__dataclass_fields__"),
             "__dataclass_params__": _Inspected(cls, "__dataclass_params__"),
             "__match_args__": tuple(cls.__annotations__),
-            "__init__": _Generated(cls, "__init__"),
             "__setattr__": _refuse,
             "__delattr__": _refuse,
             "__repr__": _repr,
         }
+        if cls.__annotations__ or hasattr(cls, "__post_init__"):
+            members["__init__"] = _Generated(cls, "__init__")
         if eq:
             members |= {name: _Generated(cls, name) for name in ("__eq__", "__hash__")}
         for name, member in members.items():
