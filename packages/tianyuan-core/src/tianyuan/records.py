@@ -50,39 +50,41 @@ class _Generated:
         self.cls, self.name = cls, name
 
     def __get__(self, instance: Any, owner: Any) -> Any:
-        _generate(self.cls)
+        _generate(self.cls, self.name)
         return self.cls.__dict__[self.name].__get__(instance, owner)
 
 
-def _generate(cls: Any) -> None:
-    """Add the methods to a class; several threads may, as what they add is the same."""
+def _generate(cls: Any, method: str) -> None:
+    """Add a method to a class; several threads may, as what they add is the same."""
     space: dict[str, Any] = {"_set": object.__setattr__, "_class": cls, "_signs": _signs}
-    exec(_source(cls), space)
-    for name in ("__init__", "__eq__", "__hash__"):
-        if isinstance(cls.__dict__.get(name), _Generated):
-            setattr(cls, name, space[name])
+    exec(_source(cls, method), space)
+    if isinstance(cls.__dict__.get(method), _Generated):
+        setattr(cls, method, space[method])
 
 
-def _source(cls: Any) -> str:
+def _source(cls: Any, method: str) -> str:
     names, members = cls.__match_args__, cls.__dict__
-    given = (f"{name}=_class.{name}" if name in members else name for name in names)
     values = "(" + "".join(f"{{0}}.{name}, " for name in names) + ")"
-    # Equal records stand for each other's results, in which 0.0 and -0.0 differ.
-    floats = [name for name in names if cls.__annotations__[name] in ("float", "Floats")]
-    signs = "".join(f" and _signs(self.{n}) == _signs(other.{n})" for n in floats)
-    return "\n".join(
-        [
+    if method == "__init__":
+        given = (f"{name}=_class.{name}" if name in members else name for name in names)
+        lines = [
             f"def __init__(self, {', '.join(given)}):",
             *(f"    _set(self, {name!r}, {name})" for name in names),
             "    self.__post_init__()" if hasattr(cls, "__post_init__") else "    return",
+        ]
+    elif method == "__eq__":
+        # Equal records stand for each other's results, in which 0.0 and -0.0 differ.
+        floats = [name for name in names if cls.__annotations__[name] in ("float", "Floats")]
+        signs = "".join(f" and _signs(self.{n}) == _signs(other.{n})" for n in floats)
+        lines = [
             "def __eq__(self, other):",
             "    if other.__class__ is not self.__class__:",
             "        return NotImplemented",
             f"    return {values.format('self')} == {values.format('other')}{signs}",
-            "def __hash__(self):",
-            f"    return hash({values.format('self')})",
         ]
-    )
+    else:
+        lines = ["def __hash__(self):", f"    return hash({values.format('self')})"]
+    return "\n".join(lines)
 
 
 def _signs(value: Any) -> Any:
