@@ -250,7 +250,7 @@ void run_by_channels(const ty_ctx *ctx, const Bottleneck &b, float *planes) {
 
 int run(const ty_ctx *ctx, Bottleneck *b, void *workspace) {
   const ConvShape &s = b->wide;
-  if (s.n == 0 || s.oh <= 0 || s.ow <= 0) return 0;
+  if (s.n == 0 || s.oh <= 0 || s.ow <= 0 || b->project.o == 0) return 0;
   const bool shares = by_channels(*b, ctx->threads);
   if (shares) {
     b->rows = s.oh;

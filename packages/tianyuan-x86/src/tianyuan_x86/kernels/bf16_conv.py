@@ -27,7 +27,7 @@ def layouts() -> list[Layout]:
 
 def _first(call: Call) -> str | None:
     g = geo.geometry(call)
-    if g.groups != 1 or g.c * g.kw == 1 or g.c > _FIRST_CHANNELS:
+    if g.groups != 1 or g.c * g.kw < 2 or g.c > _FIRST_CHANNELS:
         return (
             f"reads a plain input of one group of at most {_FIRST_CHANNELS} channels, and kernel "
             f"rows of at least two values, got {g.c} channels in {g.groups} groups"

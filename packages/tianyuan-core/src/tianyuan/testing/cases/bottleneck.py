@@ -28,6 +28,7 @@ PLACES: tuple[Place, ...] = (
     ((1, 3, 4, 3), 5, 2, (3, 3), Bottleneck((1, 1), (0, 4, 0, 4))),
     ((1, 2, 1, 1), 3, 2, (5, 5), Bottleneck(padding=(2, 2, 2, 2))),
     ((0, 3, 5, 4), 6, 4, (3, 3), Bottleneck(padding=ONE)),
+    ((1, 3, 5, 4), 6, 0, (3, 3), Bottleneck(padding=ONE)),
 )  # fmt: skip
 SMALL = PLACES[0], PLACES[7]
 
