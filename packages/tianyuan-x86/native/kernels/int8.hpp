@@ -67,6 +67,19 @@ TY_INLINE Q8Store q8_store_of(const Attrs &a) {
           static_cast<int32_t>(a.zero_point)};
 }
 
+// Inputs behind the operands: a bias, then a residual, where there are any.
+template <typename Attrs>
+TY_INLINE const int32_t *q8_bias_of(const Attrs &a, const ty_tensor *inputs) {
+  return a.has_bias ? static_cast<const int32_t *>(inputs[2].data) : nullptr;
+}
+template <typename Attrs>
+TY_INLINE Q8Residual q8_residual_of(const Attrs &a, const ty_tensor *inputs) {
+  if (!a.has_residual) return {};
+  const ty_tensor &residual = inputs[a.has_bias ? 3 : 2];
+  return {static_cast<const uint8_t *>(residual.data), residual.dtype == TY_INT8,
+          static_cast<int32_t>(a.residual_zero_point), static_cast<float>(a.residual_multiplier)};
+}
+
 // Clamping before rounding equals clamping after it, since the bounds are integers; NaN gives the
 // lower one.
 TY_INLINE vi q8_rounded(vf t, const Q8Store &store) {

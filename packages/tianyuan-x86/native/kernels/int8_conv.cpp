@@ -150,12 +150,7 @@ Conv conv_of(const ty_conv2d_quantized_attrs &a, const ty_tensor *inputs, const 
   p.y = static_cast<uint8_t *>(y.data);
   p.y_pixel = q8_channels(s.o);
   p.store = q8_store_of(a);
-  if (a.has_residual) {
-    const ty_tensor &residual = inputs[a.has_bias ? 3 : 2];
-    p.residual = {static_cast<const uint8_t *>(residual.data), residual.dtype == TY_INT8,
-                  static_cast<int32_t>(a.residual_zero_point),
-                  static_cast<float>(a.residual_multiplier)};
-  }
+  p.residual = q8_residual_of(a, inputs);
   return c;
 }
 
@@ -171,9 +166,9 @@ void fill_tables(const ty_conv2d_quantized_attrs &a, const ty_tensor *inputs, Q8
     c->sums.pixels = static_cast<int32_t *>(scratch->take(4 * s.n * c->height * c->width));
     c->sums.windows = static_cast<int32_t *>(scratch->take(4 * s.n * s.oh * s.ow));
   }
-  const int32_t *bias = a.has_bias ? static_cast<const int32_t *>(inputs[2].data) : nullptr;
-  q8_fill_columns(c->columns, {bias, TY_FLOATS(&a, a.multipliers), TY_INTS(&a, a.w_zero_points),
-                               a.multipliers.count, a.w_zero_points.count, s.o, 0});
+  q8_fill_columns(c->columns, {q8_bias_of(a, inputs), TY_FLOATS(&a, a.multipliers),
+                               TY_INTS(&a, a.w_zero_points), a.multipliers.count,
+                               a.w_zero_points.count, s.o, 0});
   c->plan.runs = c->runs;
   c->plan.n_runs = write_runs(s, c->width * q8_channels(s.c), c->runs);
 }

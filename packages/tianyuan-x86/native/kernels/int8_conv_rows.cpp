@@ -58,10 +58,8 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   Q8Run *runs = static_cast<Q8Run *>(scratch.take(s.kh * 16));
   Q8Columns columns = {static_cast<int32_t *>(scratch.take(q8_columns_bytes(s.o))), nullptr,
                        static_cast<float *>(scratch.take(q8_columns_bytes(s.o)))};
-  int next = 2;
-  const int32_t *bias = a.has_bias ? static_cast<const int32_t *>(inputs[next++].data) : nullptr;
-  q8_fill_columns(columns,
-                  {bias, TY_FLOATS(&a, a.multipliers), nullptr, a.multipliers.count, 0, s.o, 0});
+  q8_fill_columns(columns, {q8_bias_of(a, inputs), TY_FLOATS(&a, a.multipliers), nullptr,
+                            a.multipliers.count, 0, s.o, 0});
   const int64_t height = s.h + s.top + s.bottom, row = (s.w + s.left + s.right) * s.c;
   const int64_t fours = ceil_div(s.kw * s.c, 4);
   Operand *copy = static_cast<Operand *>(
@@ -88,10 +86,7 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   p.store = q8_store_of(a);
   p.y = static_cast<uint8_t *>(outputs[0].data);
   p.y_pixel = p.o_room = q8_channels(s.o);
-  if (a.has_residual)
-    p.residual = {static_cast<const uint8_t *>(inputs[next].data), inputs[next].dtype == TY_INT8,
-                  static_cast<int32_t>(a.residual_zero_point),
-                  static_cast<float>(a.residual_multiplier)};
+  p.residual = q8_residual_of(a, inputs);
   q8_run(ctx, p);
   return 0;
 }

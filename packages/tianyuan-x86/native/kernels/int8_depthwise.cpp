@@ -412,9 +412,8 @@ void prepare(const ty_conv2d_quantized_attrs &a, const ty_tensor *inputs, const 
                    d->fours / copies, copies, own);
     d->weight = own;
   }
-  const int32_t *given = a.has_bias ? static_cast<const int32_t *>(inputs[2].data) : nullptr;
   const int32_t zero = q8_zero(uint8_t(), a.x_zero_point, image.is_signed);
-  fill_tables(*d, s.c, given, a, zero, bias, multiplier);
+  fill_tables(*d, s.c, q8_bias_of(a, inputs), a, zero, bias, multiplier);
   fill_offsets(*d, s, s.w + s.left + s.right, offsets);
   d->offsets = offsets;
   d->bias = bias;
@@ -436,12 +435,8 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   prepare(a, inputs, image, &scratch, &d);
   d.x = static_cast<const uint8_t *>(inputs[0].data);
   d.y = static_cast<uint8_t *>(outputs[0].data);
-  if (a.has_residual) {
-    const ty_tensor &residual = inputs[a.has_bias ? 3 : 2];
-    d.residual = {static_cast<const uint8_t *>(residual.data), residual.dtype == TY_INT8, 0,
-                  static_cast<float>(a.residual_multiplier)};
-    d.residual.zero_point = q8_zero(uint8_t(), a.residual_zero_point, d.residual.is_signed);
-  }
+  d.residual = q8_residual_of(a, inputs);
+  d.residual.zero_point = q8_zero(uint8_t(), a.residual_zero_point, d.residual.is_signed);
   const int64_t row = (s.w + s.left + s.right) * d.channels, height = s.h + s.top + s.bottom;
   d.kh = s.kh;
   d.column = s.dw * d.channels;

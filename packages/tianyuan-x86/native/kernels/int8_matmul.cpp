@@ -93,12 +93,8 @@ Product product_of(const ty_matmul_quantized_attrs &a, const ty_tensor *inputs, 
   q.shift = q.w.dtype == TY_UINT8 ? -128 : 0;
   for (int64_t i = 0; i < a.w_zero_points.count; ++i)
     q.has_zeros |= TY_INTS(&a, a.w_zero_points)[i] + q.shift != 0;
-  int next = 2;
-  if (a.has_bias) q.bias = static_cast<const int32_t *>(inputs[next++].data);
-  if (a.has_residual)
-    q.plan.residual = {static_cast<const uint8_t *>(inputs[next].data),
-                       inputs[next].dtype == TY_INT8, static_cast<int32_t>(a.residual_zero_point),
-                       static_cast<float>(a.residual_multiplier)};
+  q.bias = q8_bias_of(a, inputs);
+  q.plan.residual = q8_residual_of(a, inputs);
   return q;
 }
 

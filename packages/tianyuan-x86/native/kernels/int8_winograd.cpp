@@ -479,10 +479,8 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   Q8Scratch scratch = {static_cast<char *>(workspace)};
   Q8Columns columns = {static_cast<int32_t *>(scratch.take(q8_columns_bytes(s.o))), nullptr,
                        static_cast<float *>(scratch.take(q8_columns_bytes(s.o)))};
-  int next = 2;
-  const int32_t *bias = a.has_bias ? static_cast<const int32_t *>(inputs[next++].data) : nullptr;
-  q8_fill_columns(columns,
-                  {bias, TY_FLOATS(&a, a.multipliers), nullptr, a.multipliers.count, 0, s.o, 0});
+  q8_fill_columns(columns, {q8_bias_of(a, inputs), TY_FLOATS(&a, a.multipliers), nullptr,
+                            a.multipliers.count, 0, s.o, 0});
   const int8_t *direct = static_cast<const int8_t *>(inputs[1].data);
   const int8_t *after = direct + q8_packed_bytes(s.o, 9 * ceil_div(s.c, 4));
   const auto *magnitudes = static_cast<const int32_t *>(static_cast<const void *>(after));
@@ -496,10 +494,7 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   __builtin_memset(line, static_cast<int>(a.x_zero_point & 0xff), static_cast<size_t>(w.channels));
   w.line = line;
   w.store = q8_store_of(a);
-  if (a.has_residual)
-    w.residual = {static_cast<const uint8_t *>(inputs[next].data), inputs[next].dtype == TY_INT8,
-                  static_cast<int32_t>(a.residual_zero_point),
-                  static_cast<float>(a.residual_multiplier)};
+  w.residual = q8_residual_of(a, inputs);
   // Below a quarter of 2^32 each, the two terms of a result add up to an int32.
   w.narrow = q8_narrow(w.store,
                        q8_largest(columns.multiplier, s.o) < 0.25f && w.residual.multiplier < 1e6f);
