@@ -124,8 +124,11 @@ def test_functions_of_floats_see_numbers(function) -> None:
     ],
 )
 def test_no_op_takes_integers_for_numbers(function) -> None:
-    with pytest.raises(DTypeError, match=r"an input is quantised, got uint8 at scale 0\.05"):
+    refused = r"an input is quantised, got uint8 at scale 0\.05"
+    with pytest.raises(DTypeError, match=refused):
         function(Q)
+    with pytest.raises(DTypeError, match=refused):
+        trace(lambda x: function(x.astype(quint8(0.05, 130))))(Tensor(X))
     assert np.isfinite(function(Q.astype("float32")).numpy()).all()
 
 

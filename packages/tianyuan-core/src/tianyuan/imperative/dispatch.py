@@ -82,6 +82,8 @@ def apply(op: Op, operands: Sequence[Any], attrs: Any) -> Any:
     if recorder is not None:
         datas = [recorder.lift(tensor) for tensor in operands]
         outputs = recorder.record(op, datas, attrs)
+        if any(spec.quant is not None for spec in specs):
+            _expect_numbers(op, specs, tuple(tensor._spec for tensor in outputs))
     else:
         datas = [tensor._data for tensor in operands]
         outputs = _run_now(op, datas, tuple(specs), attrs)
@@ -120,11 +122,11 @@ class _Plan:
 _OF_INTEGERS = ("argmax", "argmin", "argsort", "cast")
 
 
-def _expect_numbers(op: Op, specs: Specs, outputs: Specs) -> None:
+def _expect_numbers(op: Op, specs: Sequence[TensorSpec], outputs: Specs) -> None:
     """Raise DTypeError where an op would take a quantised tensor's integers for numbers."""
     to_floats = op.name == "cast" and is_float(outputs[0].dtype)
     aware = op.family == "quantized" or any(spec.quant is not None for spec in outputs)
-    if aware or (op.name in _OF_INTEGERS and not to_floats):
+    if state.of_integers or aware or (op.name in _OF_INTEGERS and not to_floats):
         return
     spec = next(spec for spec in specs if spec.quant is not None)
     raise DTypeError(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..locks import Local
@@ -53,6 +54,7 @@ class _State(Local):
     recorder: Recorder | None = None
     precision: tuple[str, str] | None = None  # autocast's low and high dtype while it is on
     interceptor: Interceptor | None = None  # must set itself aside while it applies ops
+    of_integers: bool = False  # quantised tensors' integers are meant as such, as ONNX's ops do
     origin: str = ""  # what stands for the user's line, where that would mislead
 
     def __init__(self) -> None:
@@ -60,6 +62,16 @@ class _State(Local):
 
 
 state = _State()
+
+
+@contextmanager
+def integers_meant() -> Iterator[None]:
+    """Let every op take the integers of quantised tensors as such inside a block."""
+    saved, state.of_integers = state.of_integers, True
+    try:
+        yield
+    finally:
+        state.of_integers = saved
 
 
 def data_of(tensor: Tensor) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 from .. import dtypes
 from ..errors import ModelFormatError, TianyuanError, TraceError
 from ..imperative import dispatch
-from ..imperative.state import state
+from ..imperative.state import integers_meant, state
 from ..imperative.tensor import Tensor, wrap
 from ..op import Op, TensorSpec
 from .known import Known, settle
@@ -127,11 +127,13 @@ class Interpreter:
     def guarded(self) -> Iterator[None]:
         """Check sizes before anything is allocated, where no trace is recorded."""
         if state.recorder is not None:
-            yield
+            with integers_meant():
+                yield
             return
         state.recorder = _Guard()
         try:
-            yield
+            with integers_meant():
+                yield
         finally:
             state.recorder = None
 

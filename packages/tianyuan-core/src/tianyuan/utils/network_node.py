@@ -12,6 +12,7 @@ from .. import dtypes, registry, shapes
 from ..errors import GraphError
 from ..graph.graph import Constant
 from ..imperative import dispatch
+from ..imperative.state import integers_meant
 from ..imperative.tensor import Tensor, wrap
 from ..op import NO_ATTRS, Op, Specs, TensorSpec
 
@@ -227,7 +228,8 @@ def value_of(var: VarNode, what: str) -> np.ndarray:
             raise GraphError(f"{what}: {var.name!r} depends on the input {opr.name!r}")
         else:
             given = [wrap(values[v], v._spec) for v in opr.inputs]
-            made = dispatch.apply(opr.op, given, opr.params)
+            with integers_meant():
+                made = dispatch.apply(opr.op, given, opr.params)
             made = made if isinstance(made, tuple) else (made,)
             values.update(zip(opr.outputs, (tensor._data for tensor in made), strict=True))
     return values[var]
