@@ -178,14 +178,15 @@ def test_an_image_does_not_depend_on_its_batch(kernel: Kernel, run: Any, call_of
 
 @pytest.mark.parametrize("kernel", kernels_of("conv2d"), ids=str)
 def test_refusals_name_what_is_served(kernel: Kernel, call_of: Any) -> None:
-    x = np.zeros((1, 8, 9, 9), np.float32)
     for attrs, shape, part in (
         (Conv2d(stride=(3 - _stride(kernel),) * 2), (8, 8, 3, 3), "stride"),
         (Conv2d(stride=(1, 2)), (8, 8, 3, 3), "stride"),
         (Conv2d(dilation=(1, 2)), (8, 8, 3, 3), "dilation"),
         (Conv2d(groups=4), (8, 2, 3, 3), "groups"),
         (Conv2d(), (8, 8, 5, 3), "3 x 3"),
+        (Conv2d(), (8, 0, 3, 3), "0 channels"),
     ):
+        x = np.zeros((1, shape[1] * attrs.groups, 9, 9), np.float32)
         call = call_of("conv2d", (x, np.zeros(shape, np.float32)), attrs)
         assert part in (kernel.supports(call) or "")
 

@@ -37,7 +37,7 @@ _HANDICAP = 1.02  # so much faster it must be for its larger error to be worth i
 def _refusal(lanes: int, call: Call) -> str | None:
     g = geo.geometry(call)
     if g.groups != 1 or g.c == 0:
-        return f"serves one group of some channels, got {g.groups} of {g.c}"
+        return f"has {g.groups} groups of {g.c} channels in all, serves 1 of any channels"
     if (g.kh, g.kw) != (1, 1) or any(call.attrs.padding):
         padding = tuple(call.attrs.padding)
         return f"serves 1 x 1 kernels without padding, got {g.kh} x {g.kw} and {padding}"

@@ -274,7 +274,7 @@ _PACK = 1.2e10  # bytes per second at which a transformed weight is made
 def _refusal(variant: Variant, call: Call) -> str | None:
     g, stride = _geometry(call), (variant.stride, variant.stride)
     if g.groups != 1 or g.c == 0:
-        return f"serves one group of some channels, got {g.groups} of {g.c}"
+        return f"has {g.groups} groups of {g.c} channels in all, serves 1 of any channels"
     if (g.kh, g.kw) != (_KERNEL, _KERNEL):
         return f"serves 3 x 3 kernels, got {g.kh} x {g.kw}"
     if g.stride != stride or g.dilation != (1, 1):
