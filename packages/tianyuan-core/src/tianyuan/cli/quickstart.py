@@ -136,6 +136,7 @@ def _train(task: Task, epochs: int, seed: int) -> None:
                 loss = step(Tensor(images), Tensor(labels))
                 bar.update(1)
             bar.label = f"epoch {epoch + 1}/{epochs}, loss {loss.item():.4f}"
+    click.echo(f"Loss of the last batch after {epochs} epochs: {loss.item():.4f}")
     net.eval()
 
 
