@@ -158,7 +158,8 @@ def read_floats(source: str | os.PathLike[str]) -> tuple[Graph, list[str]]:
     if graph is None:
         raise AttrError(
             f"quantize: the graph of {os.fspath(source)} depends on the sizes of its inputs, "
-            "expected one with fixed sizes"
+            "expected one with fixed sizes, as `tianyuan convert MODEL.onnx OUT.tym --size NAME=N` "
+            "makes"
         )
     return graph, [info.name for info in module.outputs]
 

@@ -40,7 +40,7 @@ class LayerReport:
     win: float | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """What quantisation loses, layer by layer; ratios of signal to noise in dB.
 
@@ -86,6 +86,9 @@ class Report:
             lines.append(f"{'output':<{width}}  {_text(self.output_snr):>7}")
         lines.append("worst: " + ", ".join(map(_with_win, self.worst())))
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def to_html(self) -> str:
         """Return the report as a page of its own: a drawing of one bar per layer, and a table.
@@ -163,6 +166,9 @@ class StaticResult(NamedTuple):
 
     module: Any
     report: Report
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(module={type(self.module).__name__}, report=\n{self.report})"
 
 
 class Noise:

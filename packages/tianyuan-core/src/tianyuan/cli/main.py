@@ -237,9 +237,9 @@ def quantize(
     page: Path | None,
     **options: Any,
 ) -> None:
-    """Quantise MODEL (.tym or .onnx) after looking at samples in CALIBRATION.
+    """Quantise MODEL (.tym or .onnx) after looking at SAMPLES.
 
-    CALIBRATION is .npy, .npz with an array for each input, or a folder of such files; --dynamic
+    SAMPLES are .npy, .npz with an array for each input, or a folder of such files; --dynamic
     and --int4 need none.
     """
     from .quantize import quantize_model
