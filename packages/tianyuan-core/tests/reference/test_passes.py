@@ -330,6 +330,27 @@ def test_bias_that_is_a_state_is_taken_in_as_a_vector():
     assert after.nodes[0].inputs[2] is after.states[1]
 
 
+@pytest.mark.parametrize("bias", ["constant", "state"])
+def test_convolutions_of_signals_take_in_what_follows_them(bias):
+    b = Build()
+    n, length = Dim(2, "n"), Dim(7, "l")
+
+    def layer(x):
+        y = b.conv(b.reshape(x, shape=(n, 4, 1, length)), b.random(4, 4, 1, 1))
+        y = b.reshape(y, shape=(n, 4, y.spec.shape[3]))
+        added = b.random(4) if bias == "constant" else b.state(4)
+        return b.add(y, b.reshape(added, shape=(1, 4, 1)))
+
+    x = b.relu(norm(b, layer(b.input(n, 4, length)), 4))
+    y = b.relu(b.add(x, layer(x)))
+    after = fused(b.returns(y), {"n": 3, "l": 5})
+    left = [name for name in names(after) if name != "reshape"]
+    if bias == "constant":
+        assert left == ["conv2d_fused"] * 2
+    else:  # a weight may not be scaled where the bias is not known
+        assert left == ["conv2d_fused", "batch_norm", "relu", "conv2d_fused"]
+
+
 @pytest.mark.parametrize("swapped", [False, True])
 def test_residual_and_activation_join_the_convolution(swapped):
     b = Build()

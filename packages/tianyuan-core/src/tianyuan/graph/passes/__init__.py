@@ -67,6 +67,8 @@ _OWN = (
     _own("fuse", "recognise_gelu", "gelu", 2, ("erf",)),
     # Before products take a mask in as a bias.
     _own("fuse", "recognise_attention", "attention", 2, ("softmax",)),
+    _own("fuse", "sink_reshapes_of_signals", "sink.convolutions", 2, ("conv2d",)),
+    _own("fuse", "dead_code", "dead", 2),
     _own("fuse", "fuse_convolutions", "convolution", 2, ("conv2d", "conv2d_fused")),
     _own("fuse", "dead_code", "dead", 2),  # what is dead must not count as a reader
     _own("fuse", "fuse_products", "product", 2, ("matmul", "matmul_fused")),
