@@ -9,7 +9,6 @@ import tianyuan.functional as F
 from tianyuan import Parameter, Tensor
 from tianyuan.autodiff import Function
 from tianyuan.errors import AttrError, ShapeError
-from tianyuan.imperative.observe import note_read
 from tianyuan.imperative.state import state
 from tianyuan.module import Module
 
@@ -201,8 +200,7 @@ class FakeQuantize(Module):
 
     @property
     def enabled(self) -> bool:
-        """Whether it quantises; a trace that read it is made anew once it differs."""
-        note_read(self, "enabled")
+        """Whether it quantises."""
         return self._enabled
 
     @enabled.setter

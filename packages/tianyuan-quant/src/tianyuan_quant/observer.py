@@ -9,7 +9,6 @@ import tianyuan.functional as F
 from tianyuan import Tensor
 from tianyuan.errors import AttrError, ShapeError, TraceError
 from tianyuan.functional.arguments import numbers_of, real_number
-from tianyuan.imperative.observe import note_read
 from tianyuan.module import Module
 
 from .arguments import FAR, channel_of, least_scale, mode_of, params_of, tensor_of
@@ -49,8 +48,7 @@ class Observer(Module):
 
     @property
     def enabled(self) -> bool:
-        """Whether it watches; a trace that read it is made anew once it differs."""
-        note_read(self, "enabled")
+        """Whether it watches."""
         return self._enabled
 
     @enabled.setter

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from ..errors import GradError
+from ..imperative.observe import note_read
 from ..imperative.precision import as_given
 from ..imperative.state import data_of, state
 from ..imperative.tape import Tape, new_tape
@@ -46,6 +47,7 @@ class GradManager:
         self._attached: dict[int, tuple[weakref.ref[Tensor], list[Callback]]] = {}
         self._tape: Tape | None = None
         self._watched: list[tuple[Tensor, Any]] = []
+        self._attachments = 0  # grows when something is attached, so that a trace notices
 
     def __reduce__(self) -> Any:
         # A copy is attached to the copies of the tensors, which whoever copies both gets.
@@ -108,11 +110,18 @@ class GradManager:
             known = self._attached.get(id(tensor))
             if known is not None and known[0]() is tensor:
                 known[1].extend(added)
+                self._note(bool(added))
                 continue
             self._attached[id(tensor)] = (weakref.ref(tensor), list(added))
+            self._note(True)
             if self._tape is not None:
                 self._watch(tensor)
         return self
+
+    def _note(self, changed: bool) -> None:
+        # What a traced function attaches itself, it would attach again.
+        if changed and state.recorder is None:
+            self._attachments += 1
 
     def _watch(self, tensor: Tensor) -> None:
         assert self._tape is not None
@@ -138,6 +147,7 @@ class GradManager:
         """
         if self._tape is not None:
             raise GradError("GradManager.record: it is recording already")
+        note_read(self, "_attachments")
         self._tape = new_tape()
         self._watched = []
         state.tapes = [*state.tapes, self._tape]

@@ -36,6 +36,9 @@ class Recorder(Protocol):
     def note_read(self, owner: Any, name: str) -> None:
         """Note that the trace depends on an attribute of a Python object."""
 
+    def note_attribute(self, owner: Any, name: str, written: bool = False) -> None:
+        """Note that the traced code read, or gave a value to, an attribute of a followed object."""
+
     def is_written(self, tensor: Tensor) -> bool:
         """Tell whether the trace has given a tensor from outside a new value."""
 

@@ -169,7 +169,7 @@ class Deployable:
 
 def _warn_of_training(recording: Recording) -> None:
     """Warn where a file would hold what only training wants."""
-    if any(guard.name == "training" and guard.value for guard in recording.tracer.guards):
+    if any(fact.name == "_training" and fact.value for fact in recording.tracer.facts):
         warnings.warn(
             "trace.dump: modules are in training mode; call eval() first, or their dropout and "
             "batch statistics stand in the file",

@@ -85,7 +85,7 @@ def static_key(structure: Structure) -> Any:
     return (kind, keys, tuple(static_key(child) for child in children))
 
 
-class _Identity:
+class Identity:
     """Stands for an unhashable object, by identity."""
 
     __slots__ = ("_value",)
@@ -94,7 +94,7 @@ class _Identity:
         self._value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identity) and self._value is other._value
+        return isinstance(other, Identity) and self._value is other._value
 
     def __hash__(self) -> int:
         return id(self._value)
@@ -115,5 +115,5 @@ def _hashable(value: Any) -> Any:
     try:
         hash(value)
     except TypeError:
-        return _Identity(value)
+        return Identity(value)
     return value

@@ -41,7 +41,8 @@ class Recording:
         """Tell whether the Python facts that the recording relied on still hold."""
         tracer = self.tracer
         return (
-            all(guard.holds() for guard in tracer.guards)
+            tracer.facts.hold()
+            and all(guard.holds() for guard in tracer.guards)
             and all(cell.get()._spec == cell.spec for cell in tracer.cells)
             and all(tensor._data is data for tensor, data in tracer.frozen)
             and all(arguments[index] is tensor for index, tensor in tracer.aliased)

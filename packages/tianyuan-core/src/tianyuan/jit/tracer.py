@@ -13,10 +13,12 @@ from .. import dtypes, shapes
 from ..errors import TraceError
 from ..graph.graph import Constant, Graph, Value
 from ..imperative import dispatch
+from ..imperative.observe import Followed, noting_reads, unobserved
 from ..imperative.state import state
 from ..imperative.tensor import Tensor, wrap
 from ..op import Op, TensorSpec
 from ..records import record
+from .follow import Facts
 
 
 class SymbolFixed(BaseException):
@@ -75,6 +77,7 @@ class Tracer:
         self.hosts: list[HostInput] = []
         self.host_values: list[Value] = []
         self.guards: list[Guard] = []
+        self.facts = Facts()
         self.grads: dict[int, tuple[Tensor, Tensor | None]] = {}
         self._capture_as_const = capture_as_const
         self._known: set[Value] = set()
@@ -93,9 +96,11 @@ class Tracer:
         saved = state.recorder, state.tapes
         state.recorder, state.tapes = self, []
         try:
-            yield
+            with noting_reads():
+                yield
         finally:
             state.recorder, state.tapes = saved
+            self.facts.settle()
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:
@@ -232,15 +237,18 @@ class Tracer:
         """Note that the trace depends on an attribute of a Python object."""
         self._guard(owner, name, operator.attrgetter(name))
 
+    def note_attribute(self, owner: Followed, name: str, written: bool = False) -> None:
+        """Note that the traced code read, or gave a value to, an attribute of a followed object."""
+        if not self.facts.knows(owner, name):
+            with unobserved():
+                self.facts.note(owner, name, written)
+
     def _guard(self, owner: Any, name: str, get: Callable[[Any], Any]) -> None:
         if (id(owner), name) in self._guarded:
             return
         self._guarded.add((id(owner), name))
-        saved, state.recorder = state.recorder, None
-        try:
+        with unobserved():
             self.guards.append(Guard(owner, name, get, get(owner)))
-        finally:
-            state.recorder = saved
 
     def told_branch(self, dim: shapes.Dim) -> None:
         """Unwind where the user's code compares a dynamic dimension.

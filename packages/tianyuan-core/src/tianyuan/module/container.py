@@ -9,7 +9,6 @@ from typing import Any
 from .. import functional as F
 from ..errors import AttrError, AttrTypeError
 from ..functional.arguments import whole
-from ..imperative.observe import note_read
 from ..imperative.tensor import Tensor
 from .module import Module
 
@@ -96,7 +95,6 @@ class ModuleList(Module):
         self.extend(modules)
 
     def _items(self) -> list[Module]:
-        note_read(self, "_structure")  # it is not called itself, where a trace would note it
         return [getattr(self, str(index)) for index in range(self._count)]
 
     def _fill(self, items: list[Module]) -> None:
@@ -168,7 +166,6 @@ class ModuleDict(Module):
         self.update(modules or {})
 
     def _keys(self) -> list[str]:
-        note_read(self, "_structure")
         return self._names
 
     def update(self, modules: Mapping[str, Module]) -> None:

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from ..errors import ShapeError
-from ..imperative.observe import note_read
+from ..imperative.observe import Followed, unobserved
 from ..imperative.state import state
 from ..imperative.tensor import Parameter, Tensor
 from ..shapes import format_shape
 from ..utils.hook import HookHandler
 from .loading import load
-from .structure import members, walk
+from .structure import HOOKS, members, walk
 
 
 class _Depth(threading.local):
@@ -27,7 +27,7 @@ class _Depth(threading.local):
 _depth = _Depth()
 
 
-class Module(metaclass=ABCMeta):
+class Module(Followed, metaclass=ABCMeta):
     """Base of all parts of a network.
 
     A subclass assigns tensors and modules to attributes and defines ``forward``. A ``Parameter``
@@ -56,8 +56,7 @@ class Module(metaclass=ABCMeta):
 
     @property
     def training(self) -> bool:
-        """Whether the module trains; a trace that read it is made anew once it differs."""
-        note_read(self, "training")
+        """Whether the module trains."""
         return self._training
 
     @training.setter
@@ -68,30 +67,22 @@ class Module(metaclass=ABCMeta):
     # normalises as vectors, and (1, C, 1, 1) means the same as (C,).
     _flat_state = False
 
-    # Grows when a tensor or module that it holds is replaced, so that a trace notices.
-    _structure = 0
+    _told = HOOKS
 
     def __setattr__(self, name: str, value: Any) -> None:
-        known = self.__dict__.get(name)
-        if known is not value and (
-            isinstance(value, (Tensor, Module)) or isinstance(known, (Tensor, Module))
-        ):
-            if "_forward_hooks" not in self.__dict__:
-                raise AttributeError(
-                    f"{type(self).__name__}: super().__init__() must be called before {name!r} "
-                    "is assigned"
-                )
-            if state.recorder is None:
-                self.__dict__["_structure"] = self._structure + 1
+        if isinstance(value, (Tensor, Module)) and "_forward_hooks" not in vars(self):
+            raise AttributeError(
+                f"{type(self).__name__}: super().__init__() must be called before {name!r} "
+                "is assigned"
+            )
         super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy traces its methods anew.
         return {k: v for k, v in self.__dict__.items() if not k.startswith("_traced_")}
 
-    def __delattr__(self, name: str) -> None:
-        super().__delattr__(name)
-        self.__dict__["_structure"] = self._structure + 1
+    def _contents(self) -> tuple[tuple[str, Any], ...]:
+        return tuple(members(self))
 
     @abstractmethod
     def forward(self, inputs: Any) -> Any:
@@ -109,7 +100,7 @@ class Module(metaclass=ABCMeta):
         ``hook(module, inputs, outputs)`` new outputs.
         """
         if state.recorder is not None:
-            note_read(self, "_structure")
+            state.recorder.note_attribute(self, "_edition")
             if _depth.calls == 0:
                 self._name_tensors()
         _depth.calls += 1
@@ -129,8 +120,9 @@ class Module(metaclass=ABCMeta):
 
     def _name_tensors(self) -> None:
         """Give tensors their path as name, so that a model file names its weights."""
-        for name, tensor in self.named_tensors():
-            tensor.name = tensor.name or name
+        with unobserved():
+            for name, tensor in self.named_tensors():
+                tensor.name = tensor.name or name
 
     def register_forward_pre_hook(self, hook: Callable[..., Any]) -> HookHandler:
         """Call ``hook(module, inputs)`` before each forward; ``remove()`` of the result ends it.
@@ -435,13 +427,13 @@ class Module(metaclass=ABCMeta):
             part._after_loading()
         return found
 
-    def _before_loading(self, values: dict[str, Any]) -> None:  # noqa: B027
+    def _before_loading(self, values: dict[str, Any]) -> None:
         """Make room for buffers whose shapes are known from data only; a subclass's to define.
 
         ``values`` holds what the state dict has for this module, by the names of its attributes.
         """
 
-    def _after_loading(self) -> None:  # noqa: B027
+    def _after_loading(self) -> None:
         """Follow values that a state dict has given to buffers; a subclass's to define."""
 
     def _module_info_string(self) -> str:

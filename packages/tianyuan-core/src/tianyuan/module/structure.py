@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ..imperative.observe import note_walk
 from ..imperative.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 
 # A hook may be a module, which is not thereby a part of the network.
-_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
+HOOKS = frozenset({"_forward_pre_hooks", "_forward_hooks"})
 
 
 def leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -37,9 +38,10 @@ def members(module: Module, by_name: bool = True) -> Iterator[tuple[str, Any]]:
 
     MegEngine's order is that of the attributes' names. The other, of definition, is for printing.
     """
+    note_walk(module)
     held = vars(module).items()
     for key, value in sorted(held) if by_name else held:
-        if key not in _HOOKS:
+        if key not in HOOKS:
             yield from leaves(key, value)
 
 

@@ -81,6 +81,9 @@ class _Guard:
     def note_read(self, owner: Any, name: str) -> None:
         """Ignore it: nothing is recorded."""
 
+    def note_attribute(self, owner: Any, name: str, written: bool = False) -> None:
+        """Ignore it: nothing is recorded."""
+
     def is_written(self, tensor: Tensor) -> bool:
         return False
 

@@ -44,6 +44,9 @@ class Optimizer(metaclass=ABCMeta):
     [0.5, 0.1]
     """
 
+    # State tensors, like the parameter, that some settings do without; zero where there is none.
+    _optional_state: frozenset[str] = frozenset()
+
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
         self.defaults = defaults
         self.param_groups: list[Group] = []
@@ -137,7 +140,10 @@ class Optimizer(metaclass=ABCMeta):
     def hyperparameters(self) -> tuple[tuple[tuple[str, Any], ...], ...]:
         """The hyper-parameters of each group that a trace holds fast."""
         return tuple(
-            tuple((name, group[name]) for name in sorted(self.defaults) if name != "lr")
+            (
+                ("params", len(group["params"])),
+                *((name, group[name]) for name in sorted(self.defaults) if name != "lr"),
+            )
             for group in self.param_groups
         )
 
@@ -206,6 +212,7 @@ class Optimizer(metaclass=ABCMeta):
         >>> weight.grad is None
         True
         """
+        note_read(self, "hyperparameters")
         for group in self.param_groups:
             for param in group["params"]:
                 param.grad = None
@@ -262,8 +269,14 @@ class Optimizer(metaclass=ABCMeta):
         0.5
         """
         loaded = self._match(state)
+        for param, known in self._state.items():
+            for name in self._optional_state:
+                if name in known and (param, name) not in loaded:
+                    known[name].reset_zero()
         for (param, name), value in loaded.items():
-            tensor = self._state[param][name]
+            tensor = self._state[param].get(name)
+            if tensor is None:
+                tensor = self._state[param][name] = zeros_like(param)
             tensor._reset(Tensor(value, dtype=tensor.dtype, device=tensor.device))
         for group, given in zip(self.param_groups, state["param_groups"], strict=True):
             group.update({name: value for name, value in given.items() if name != "params"})
@@ -288,14 +301,13 @@ class Optimizer(metaclass=ABCMeta):
         for group, given in zip(self.param_groups, groups, strict=True):
             for param, number in zip(group["params"], given["params"], strict=True):
                 values = state["state"].get(number, {})
-                if set(values) != set(self._state[param]):
-                    problems.append(
-                        f"{number} got {sorted(values)}, expected {sorted(self._state[param])}"
-                    )
+                known = self._state[param]
+                if set(values) - self._optional_state != set(known) - self._optional_state:
+                    problems.append(f"{number} got {sorted(values)}, expected {sorted(known)}")
                     continue
                 for name, value in values.items():
                     array = value.numpy() if isinstance(value, Tensor) else np.asarray(value)
-                    want = tuple(map(int, self._state[param][name].shape))
+                    want = tuple(map(int, known.get(name, param).shape))
                     if array.shape != want:
                         problems.append(f"{number}.{name} got {array.shape}, expected {want}")
                     found[param, name] = array

@@ -48,6 +48,9 @@ class SGD(Optimizer):
             },
         )
 
+    # Made when momentum is first wanted; kept as it is while there is none.
+    _optional_state = frozenset({"momentum_buffer"})
+
     def _create_state(self, param: Tensor, group: Group) -> dict[str, Tensor]:
         return {"momentum_buffer": zeros_like(param)} if group["momentum"] else {}
 
@@ -59,7 +62,11 @@ class SGD(Optimizer):
         group: Group,
         lr: Tensor,
     ) -> None:
-        velocity = state.get("momentum_buffer")
+        velocity = None
+        if group["momentum"]:
+            if "momentum_buffer" not in state:
+                state.update(self._create_state(param, group))
+            velocity = state["momentum_buffer"]
         updated = SGD_UPDATE(
             param,
             grad,

@@ -297,7 +297,7 @@ class InternalGraph:
     def _touch(self) -> None:
         """Let compiled forms of the module notice that the graph was changed."""
         if self._module is not None:
-            vars(self._module)["_structure"] = self._module._structure + 1
+            self._module._touch()
 
     # Building; used while a graph is recorded, read or copied.
 

@@ -78,7 +78,7 @@ def store(module: Module, path: str, value: Any) -> None:
         return
     head, rest = key.split(".", 1)
     vars(owner)[head] = _with_item(vars(owner)[head], rest, value)
-    vars(owner)["_structure"] = owner._structure + 1
+    owner._touch()
 
 
 def remove(module: Module, path: str) -> None:

@@ -200,7 +200,7 @@ class TracedModule(Module):
         [-5.0]
         """
         self.end_points = self._points(nodes, "set_end_points")
-        vars(self)["_structure"] = self._structure + 1
+        self._touch()
 
     def clear_end_points(self) -> None:
         """Run to the end again.
@@ -214,7 +214,7 @@ class TracedModule(Module):
         0.0
         """
         self.end_points = []
-        vars(self)["_structure"] = self._structure + 1
+        self._touch()
 
     def flatten(self) -> TracedModule:
         """Return a copy whose graph calls no graphs: those of its parts stand in the place.

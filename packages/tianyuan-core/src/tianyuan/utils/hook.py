@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+from ..imperative.observe import changes
+
 _numbers = itertools.count()
 
 
@@ -29,6 +31,7 @@ class HookHandler:
         self.hook_num = next(_numbers)
         self._hooks = source_dict
         source_dict[self.hook_num] = hook
+        changes.note()
 
     def remove(self) -> None:
         """Take the hook back; a second call does nothing.
@@ -40,3 +43,4 @@ class HookHandler:
         {}
         """
         self._hooks.pop(self.hook_num, None)
+        changes.note()
