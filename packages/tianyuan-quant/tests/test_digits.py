@@ -18,7 +18,7 @@ from networks import accuracy, logits, train  # noqa: E402
 INTEGER = {
     "quantize", "conv2d_quantized", "matmul_quantized", "add_quantized", "concat_quantized",
     "avg_pool2d_quantized", "adaptive_avg_pool2d_quantized", "max_pool2d", "reshape", "transpose",
-    "dequantize", "requantize", "relayout",
+    "take", "dequantize", "requantize", "relayout",
 }  # fmt: skip
 
 
