@@ -31,7 +31,7 @@ OPS = {
     "int8_axis": "quantize dequantize",
     "int8_channels": "take",
     "int8_conv": "conv2d_quantized",
-    "int8_conv_rows": "conv2d_quantized",
+    "int8_conv_columns": "conv2d_quantized",
     "int8_elementwise": (
         "quantize dequantize requantize lookup_quantized add_quantized concat_quantized "
         "concat relayout"
@@ -69,6 +69,6 @@ OPS = {
 
 # Those that bring layouts.
 LAYOUTS = (
-    "bf16_conv", "conv_grouped", "int8_conv", "int8_conv_rows", "int8_linear_int4",
+    "bf16_conv", "conv_grouped", "int8_conv", "int8_conv_columns", "int8_linear_int4",
     "int8_winograd", "layouts", "matmul", "winograd", "winograd_first",
 )  # fmt: skip

@@ -15,47 +15,48 @@ from . import int8_conv
 
 TIERS = INT8_TIERS
 
-WEIGHT = "ohwi16o4i"  # panels whose terms are the rows of the kernel, each filled up to fours
+WEIGHT = "owhi16o4i"  # panels whose terms are the columns of the kernel, filled up to fours once
+_MAX_ROWS = 16  # of a kernel: MAX_FOURS * FEW of int8_conv_columns.cpp
 
 
 def _extents(shape: Shape) -> Shape:
     o, i, h, w = shape
-    return (-(-o // 16), q8.panel_rows(h * -(-(w * i) // 4)) + 1, 16, 4)
+    return (-(-o // 16), q8.panel_rows(-(-(h * w * i) // 4)) + 1, 16, 4)
 
 
 def _pack(array: np.ndarray) -> np.ndarray:
     o, i, h, w = array.shape
-    return q8.pack_panels(array.transpose(0, 2, 3, 1).reshape(o, h, w * i))
+    return q8.pack_panels(array.transpose(0, 3, 2, 1).reshape(o, 1, w * h * i))
 
 
 def _unpack(array: np.ndarray, shape: Shape) -> np.ndarray:
     o, i, h, w = shape
-    rows = q8.unpack_panels(array, o, h, w * i).reshape(o, h, w, i)
-    return np.ascontiguousarray(rows.transpose(0, 3, 1, 2))
+    columns = q8.unpack_panels(array, o, 1, w * h * i).reshape(o, w, h, i)
+    return np.ascontiguousarray(columns.transpose(0, 3, 2, 1))
 
 
 def layouts() -> list[Layout]:
-    """Return the layout of weights by rows of the kernel."""
+    """Return the layout of weights by columns of the kernel."""
     return [Layout(WEIGHT, 4, _extents, _pack, _unpack, "undefined")]
 
 
 def _fours(g: geo.Geometry) -> int:
-    return g.kh * -(-(g.kw * g.c) // 4)
+    return -(-(g.taps * g.c) // 4)
 
 
 def _reason(call: Call) -> str | None:
     g = geo.geometry(call)
     if g.c > 3 or g.groups != 1 or g.dilation[1] != 1:
         return f"serves up to 3 channels of one group, got {g.c} of {g.groups}"
-    if _fours(g) >= g.taps:
-        return "serves rows of a kernel that take fewer fours than taps"
+    if g.kh > _MAX_ROWS or _fours(g) >= g.taps:
+        return f"serves kernels of up to {_MAX_ROWS} rows that take fewer fours than taps"
     return int8_conv.symmetric_reason(False, call)
 
 
 def _workspace(tier: str, call: Call) -> int:
-    g, (top, left, bottom, right) = geo.geometry(call), call.attrs.padding
-    size = g.n * (g.h + top + bottom) * (g.w + left + right) * g.c + 64
-    tables = geo.round_up(16 * g.kh, 64) + 2 * q8.table_bytes(g.o)
+    g, (_, left, _, right) = geo.geometry(call), call.attrs.padding
+    size = g.n * g.oh * ((g.w + left + right) * g.kh * g.c + 16)
+    tables = geo.round_up(4 * g.w + 16, 64) + 2 * q8.table_bytes(g.o)
     return tables + geo.round_up(size * int8_conv.OPERAND[tier], 64)
 
 
@@ -69,7 +70,7 @@ def kernels(tier: Tier) -> list[Kernel]:
     return [
         tier.kernel(
             "conv2d_q8",
-            "rows",
+            "columns",
             "conv2d_quantized",
             layouts=Layouts((q8.IMAGE, WEIGHT, PLAIN, q8.IMAGE), (q8.IMAGE,)),
             supports=_reason,
