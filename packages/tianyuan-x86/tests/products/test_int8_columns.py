@@ -17,7 +17,10 @@ KERNELS = [k for k in registry.candidates("conv2d_quantized", "cpu", "x86") if "
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
-@pytest.mark.parametrize(("c", "o", "size", "stride"), [(3, 24, 7, 2), (2, 9, 5, 1), (1, 16, 6, 3), (3, 80, 3, 2), (2, 16, 10, 1)])
+@pytest.mark.parametrize(
+    ("c", "o", "size", "stride"),
+    [(3, 24, 7, 2), (2, 9, 5, 1), (1, 16, 6, 3), (3, 80, 3, 2), (2, 16, 10, 1)],
+)
 def test_columns_of_rows_without_padding_between_pixels(
     kernel: Kernel, dtype: str, c: int, o: int, size: int, stride: int
 ) -> None:
