@@ -57,6 +57,18 @@ def user_line() -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "?"
 
 
+def raising_line(error: BaseException) -> str:
+    """Return ``file:line`` of the innermost frame of a user's that an error came through."""
+    inner = (_PACKAGE, *plugins.folders())
+    found, trail = "?", error.__traceback__
+    while trail is not None:
+        file = trail.tb_frame.f_code.co_filename
+        if not file.startswith(inner):
+            found = f"{file}:{trail.tb_lineno}"
+        trail = trail.tb_next
+    return found
+
+
 def apply(op: Op, operands: Sequence[Any], attrs: Any) -> Any:
     """Apply an op to tensors in the active runtime.
 

@@ -156,8 +156,8 @@ class Deployable:
             recording = self._recorder(tensors, structure, as_const=True).record(specs)
         except SymbolFixed as fixed:
             raise TraceError(
-                f"trace.dump: the dynamic dimension {', '.join(sorted(fixed.symbols))} is used as "
-                f"a plain number at {fixed.line}, expected code that holds for every size"
+                f"trace.dump: the dynamic dimension {', '.join(sorted(fixed.symbols))} "
+                f"{fixed.reason}, expected code that holds for every size"
             ) from None
         except HostCode as found:
             raise TraceError(

@@ -17,6 +17,8 @@ from ..op import TensorSpec
 from . import pytree, sizes
 from .tracer import SymbolFixed, Tracer
 
+_REFUSED = "cannot have another size"  # how reasons begin where other sizes raise
+
 
 @dataclass
 class Recording:
@@ -91,8 +93,8 @@ class Recorder:
             return self._once(specs)
         specs, made = self._generic(specs, examples)
         examples = sizes.examples(specs)
-        second = {symbol: 2 * size for symbol, size in examples.items()}
-        if self._difference(made, specs, second) is None:
+        second, where = self._probe(made, specs, examples)
+        if where is None:
             return made
         # A first run may make what later ones find, such as an optimiser's state.
         made, again = self._once(specs), self._once(specs)
@@ -106,7 +108,39 @@ class Recorder:
             for symbol in second
             if self._difference(made, specs, {**examples, symbol: second[symbol]})
         }
+        if where.startswith(_REFUSED) and len(guilty) > 1:
+            together = {symbol: 2 * size for symbol, size in examples.items()}
+            if self._difference(made, specs, together) is None:
+                where = where.replace(
+                    _REFUSED, "cannot vary apart, only as one dimension of one name,"
+                )
         raise SymbolFixed(guilty or set(second), where)
+
+    def _probe(
+        self, made: Recording, specs: Sequence[TensorSpec], examples: Mapping[str, int]
+    ) -> tuple[dict[str, int], str | None]:
+        """Return other sizes, and where a recording at these differs from the one at hand.
+
+        Each symbol has its own factor: two that must be equal are not two dimensions. Code may
+        bear no larger sizes, as a table of learned positions does; then smaller ones tell.
+        """
+        symbols = sorted(examples)
+        first = second = {s: (2 + i) * examples[s] for i, s in enumerate(symbols)}
+        where = self._difference(made, specs, second)
+        if where is None or not where.startswith(_REFUSED):
+            return second, where
+        second = dict(examples)
+        for index, symbol in enumerate(symbols):
+            size = examples[symbol]
+            tried = (second[symbol] * (2 + index), size // 2, size - 1, size + 1)
+            for other in (n for n in tried if n >= 2 and n != size):
+                difference = self._difference(made, specs, {**second, symbol: other})
+                if difference is None:
+                    second[symbol] = other
+                    break
+            else:
+                return first, where
+        return second, None
 
     def _generic(
         self, specs: Sequence[TensorSpec], examples: Mapping[str, int]
@@ -120,9 +154,7 @@ class Recorder:
             return wider, self._once(wider)
         except TianyuanError as error:
             self._once(specs)  # raises where the fault is not in the size
-            raise SymbolFixed(
-                set(examples), f"a line that other sizes do not pass ({error})"
-            ) from None
+            raise SymbolFixed(set(examples), _refused(error)) from None
 
     def _difference(
         self, made: Recording, specs: Sequence[TensorSpec], chosen: Mapping[str, int]
@@ -130,8 +162,9 @@ class Recorder:
         try:
             twin = self._once(sizes.resized(specs, chosen))
         except TianyuanError as error:
-            return f"a line that other sizes do not pass ({error})"
-        return sizes.first_difference(made.graph, twin.graph)
+            return _refused(error)
+        line = sizes.first_difference(made.graph, twin.graph)
+        return None if line is None else f"is used as a plain number at {line}"
 
     def _once(self, specs: Sequence[TensorSpec]) -> Recording:
         tracer = Tracer(self.capture_as_const)
@@ -156,6 +189,10 @@ class Recorder:
                     graph.outputs.append(tracer.lift(tensor))
             tracer.finish()
         return Recording(tracer, graph, structure, len(leaves), grads, tuple(changed))
+
+
+def _refused(error: TianyuanError) -> str:
+    return f"{_REFUSED} at {dispatch.raising_line(error)} ({error})"
 
 
 def _grads(tracer: Tracer) -> Any:

@@ -391,7 +391,7 @@ class trace(Deployable):
     def _fix(self, fixed: SymbolFixed) -> None:
         names = ", ".join(sorted(fixed.symbols))
         warnings.warn(
-            f"trace: the dynamic dimension {names} is used as a plain number at {fixed.line}; "
+            f"trace: the dynamic dimension {names} {fixed.reason}; "
             "it is fixed to the size of each call",
             stacklevel=4,
         )

@@ -24,12 +24,13 @@ from .follow import Facts
 class SymbolFixed(BaseException):
     """Unwind a trace that used a dynamic dimension as a plain number, to make it anew without.
 
-    Not an Exception: the traced code must not swallow it.
+    Not an Exception: the traced code must not swallow it. ``reason`` goes on after the symbols'
+    names, as in "is used as a plain number at ...".
     """
 
-    def __init__(self, symbols: set[str], line: str) -> None:
+    def __init__(self, symbols: set[str], reason: str) -> None:
         self.symbols = symbols
-        self.line = line
+        self.reason = reason
 
 
 @record()
@@ -257,7 +258,9 @@ class Tracer:
             SymbolFixed: outside of inference.
         """
         if not self._inside:
-            raise SymbolFixed(shapes.symbols_of(dim), dispatch.user_line())
+            raise SymbolFixed(
+                shapes.symbols_of(dim), f"is used as a plain number at {dispatch.user_line()}"
+            )
 
     def finish(self) -> None:
         """Turn the writes into state updates."""

@@ -1,0 +1,99 @@
+"""Dynamic dimensions hold for each example, or the dump says which line is in the way."""
+
+import io
+import warnings
+
+import numpy as np
+import pytest
+import tianyuan as ty
+from tianyuan.errors import ShapeError, TraceError
+from tianyuan.jit import load, trace
+
+TABLE = np.random.default_rng(0).normal(size=(16, 8)).astype("float32")
+
+
+def dumped(function, args, **options):
+    run = trace(function, capture_as_const=True)
+    run(*map(ty.Tensor, args))
+    file = io.BytesIO()
+    run.dump(file, **options)
+    file.seek(0)
+    return load(file)
+
+
+def answer(model, given):
+    result = model(*(given[name] for name in sorted(given)))
+    return np.asarray(result[0] if isinstance(result, (tuple, list)) else result)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 8, 9, 15, 16])
+def test_learned_positions_hold_for_each_example(length):
+    table = ty.Parameter(TABLE)
+    model = dumped(
+        lambda x: x + table[: x.shape[1]], [np.ones((2, length, 8), "float32")],
+        dynamic_shapes={"x": {0: "n", 1: "t"}},
+    )  # fmt: skip
+    for n, t in ((1, 1), (2, 7), (3, 16)):
+        x = np.ones((n, t, 8), "float32")
+        found = answer(model, {"x": x})
+        assert found == pytest.approx(x + TABLE[:t])
+    with pytest.raises(ShapeError, match="17"):
+        answer(model, {"x": np.ones((2, 17, 8), "float32")})
+
+
+@pytest.mark.parametrize("length", [2, 3])
+def test_short_tables(length):
+    table = ty.Parameter(TABLE[:3])
+    model = dumped(
+        lambda x: x + table[: x.shape[0]], [np.ones((length, 8), "float32")],
+        dynamic_shapes={"x": {0: "t"}},
+    )  # fmt: skip
+    for t in (1, 2, 3):
+        found = answer(model, {"x": np.ones((t, 8), "float32")})
+        assert found == pytest.approx(1 + TABLE[:t])
+
+
+def test_what_takes_one_size_names_its_line():
+    table = ty.Parameter(TABLE)
+    with pytest.raises(TraceError, match=r"dimension t cannot have another size at .*sizes\.py:"):
+        dumped(lambda x: x + table, [np.ones((16, 8), "float32")], dynamic_shapes={"x": {0: "t"}})
+
+
+def test_one_dimension_under_two_names():
+    pair = [np.ones((2, 4), "float32")] * 2
+    two = {"a": {0: "n"}, "b": {0: "m"}}
+    with pytest.raises(TraceError, match=r"m, n cannot vary apart.* at .*sizes\.py:"):
+        dumped(lambda a, b: a + b, pair, dynamic_shapes=two)
+    one = {"a": {0: "n"}, "b": {0: "n"}}
+    model = dumped(lambda a, b: a + b, pair, dynamic_shapes=one)
+    given = {"a": np.ones((3, 4), "float32"), "b": np.ones((3, 4), "float32")}
+    found = answer(model, given)
+    assert found.shape == (3, 4)
+    model = dumped(lambda a, b: a.sum() + b.sum(), pair, dynamic_shapes=two)
+    given = {"a": np.ones((1, 4), "float32"), "b": np.ones((3, 4), "float32")}
+    found = answer(model, given)
+    assert found == 16.0
+
+
+def test_a_call_is_right_whatever_the_names():
+    run = trace(lambda a, b: a + b, dynamic_shapes={"a": {0: "n"}, "b": {0: "m"}})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for n, m in ((2, 2), (1, 3), (3, 1), (4, 4)):
+            found = run(ty.Tensor(np.ones((n, 4))), ty.Tensor(np.ones((m, 4))))
+            assert found.shape == (max(n, m), 4)
+
+
+@pytest.mark.parametrize("length", [7, 9, 16])
+def test_learned_positions_go_to_onnx(length, tmp_path):
+    runtime = pytest.importorskip("onnxruntime")
+    table = ty.Parameter(TABLE)
+    example = ty.Tensor(np.ones((2, length, 8), "float32"))
+    ty.onnx.export(
+        lambda x: x + table[: x.shape[1]], tmp_path / "x.onnx", example,
+        dynamic_shapes={"x": {1: "t"}},
+    )  # fmt: skip
+    session = runtime.InferenceSession(tmp_path / "x.onnx", providers=["CPUExecutionProvider"])
+    for t in (1, 5, 16):
+        x = np.ones((2, t, 8), "float32")
+        assert session.run(None, {"x": x})[0] == pytest.approx(x + TABLE[:t])
