@@ -42,8 +42,9 @@ inline Cut cut_of(const ty_ctx *ctx, const ConvPlan &p, const Band &b) {
   Cut cut = {1, ceil_div(b.oh, b.rows), ceil_div(b.ow, b.cols), b.flat ? TILE_ROWS : 1, false};
   const int64_t threads = ctx->threads, pairs = pairs_of(p);
   if (threads <= 1) return cut;
-  const int64_t wanted = (b.copied ? 2 : 4) * threads;
   cut.by_outputs = p.o * p.n_taps > p.n * p.h * p.w && p.groups * pairs >= threads;
+  // Each chunk of outputs makes a copy of its own.
+  const int64_t wanted = (!b.copied ? 4 : cut.by_outputs ? 1 : 2) * threads;
   if (!cut.by_outputs) {
     cut_pixels(b, ceil_div(wanted, p.n), threads, &cut);
     cut.chunks = lesser(pairs, ceil_div(wanted, items_of(p, cut)));

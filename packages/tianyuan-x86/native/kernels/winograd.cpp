@@ -13,6 +13,10 @@ namespace {
 // What the kernels' descriptions in Python know too, for the workspace.
 enum { L2_FLOATS = 96 * 1024, FEWEST_TILES = 3 * TILE_ROWS };
 
+// From so many tiles on, a block is worth a thread's reading all weights for it alone: what threads
+// share, each reads from the other's cache.
+enum { FEWEST_OWN = 24 };
+
 // A call, and how its tiles are cut: blocks of `block` tiles are transformed at once and lie in
 // `strips` strips of `rows` tiles.
 struct Wino {
@@ -50,7 +54,11 @@ void plan_tiles(Wino *w, int64_t threads) {
   }
   const int64_t fit = greater(L2_FLOATS / (positions * w->c_blocks * VF), FEWEST_TILES);
   w->blocks = ceil_div(w->tiles, fit);
-  w->shared = threads > 1 && w->blocks < 4 * threads;
+  const int64_t even = ceil_div(w->blocks, threads) * threads;
+  if (w->blocks < 4 * threads) {
+    w->shared = threads > 1 && ceil_div(w->tiles, even) < FEWEST_OWN;
+    if (!w->shared) w->blocks = even;
+  }
   w->block = ceil_div(w->tiles, w->blocks);
   w->strips = ceil_div(w->block, TILE_ROWS);
   w->rows = ceil_div(w->block, w->strips);

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tianyuan.kernel import PLAIN, Call, Kernel, Layouts
 
 from .._tier import BF16_TIERS, Tier
@@ -12,8 +14,11 @@ from .layouts import activation_layout, serves
 TIERS = BF16_TIERS
 
 
-def _cost(call: Call) -> float:
-    return 5e-7 + 1.5 * call.inputs[0].nbytes / 1.2e10
+_RATES = {PLAIN: 1.2e10, activation_layout(b16.LANES): 6e10}  # bytes per second, read and written
+
+
+def _cost(form: str, call: Call) -> float:
+    return 5e-7 + 1.5 * call.inputs[0].nbytes / _RATES[form]
 
 
 def kernels(tier: Tier) -> list[Kernel]:
@@ -27,7 +32,7 @@ def kernels(tier: Tier) -> list[Kernel]:
             dtypes=("float32",),
             layouts=Layouts((source,), (target,)),
             supports=serves(source, target),
-            cost=_cost,
+            cost=partial(_cost, source if target == b16.IMAGE else target),
             **element_of(tier).described,
         )
         for variant, source, target in (

@@ -75,6 +75,7 @@ _OWN = (
     _own("fuse", "sink_reshapes", "sink", 2, ("reshape",)),
     _own("fuse", "dead_code", "dead", 2),
     _own("fuse", "fuse_products", "product", 2, ("matmul", "matmul_fused")),
+    _own("fuse", "read_rows", "rows", 2, ("slice", "take")),
     _own("fuse", "fold_constants", "fold", 2),
     _own("fuse", "simplify", "algebra", 2),
     _own("fuse", "dead_code", "dead", 2),
