@@ -10,8 +10,10 @@ import pytest
 from tianyuan import registry
 from tianyuan.kernel import BF16, Call, Kernel
 from tianyuan.ops.attention import Attention
+from tianyuan.ops.attrs import Relayout
 from tianyuan.ops.conv import Conv2dFused
 from tianyuan.ops.matmul import MatmulFused
+from tianyuan.ops.pool import Pool2d
 from tianyuan_x86 import native
 from tianyuan_x86._tier import Tier
 from tianyuan_x86.kernels import all_kernels
@@ -74,3 +76,31 @@ def test_pairs_in_vectors_do_not_pay_beside_tiles(
         # Products of one row wait for memory, and Winograd's have fewer operations.
         few = call.inputs[0].shape in ((1, 2048), CONVOLUTIONS[0][0], CONVOLUTIONS[3][0])
         assert (costs[0] < costs[1]) == pays or (pays and few), (call.inputs, costs)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_first_layer_of_a_resnet_and_its_pooling_are_the_same_ones_on_all_threads(
+    threads: int, call_of: Any
+) -> None:
+    """By Winograd's method and rounded behind pooling, or in bfloat16 from the start."""
+    if "avx512" not in {tier.name for tier in native.load().tiers}:
+        pytest.skip("the machine has no AVX-512 for float32")
+    shape, outputs, kernel, stride, padding, _ = CONVOLUTIONS[3]
+    arrays = [np.empty(shape, np.float32), np.empty((outputs, shape[1], *kernel), np.float32)]
+    attrs = Conv2dFused((stride, stride), padding, activation="relu")
+    wide, pooled = np.empty((1, 64, 112, 112), np.float32), np.empty((1, 64, 56, 56), np.float32)
+    first = call_of("conv2d_fused", arrays, attrs, threads)
+    pool = call_of("max_pool2d", [wide], Pool2d((3, 3), (2, 2), ONE), threads)
+    narrow = call_of("relayout", [pooled], Relayout("nchw16c", "nchw16c_bf16"), threads)
+    calls = {
+        "conv2d_fused_f32__avx512_winograd_first_unbiased": first,
+        "max_pool2d_f32__avx512_blocked": pool,
+        "relayout_bf16__bf16_narrow": narrow,
+        "conv2d_fused_bf16__bf16_first_unbiased": first,
+        "max_pool2d_bf16__bf16_blocked": pool,
+    }
+    costs = []
+    for name, call in calls.items():
+        known = {k.name: k for k in registry.candidates(call.op.name, "cpu", "x86")}
+        costs.append(known[name].cost(call))
+    assert sum(costs[:3]) < sum(costs[3:])
