@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 import tianyuan as ty
+import tianyuan.functional as F
 from tianyuan.errors import ShapeError, TraceError
 from tianyuan.jit import load, trace
 
@@ -73,6 +74,30 @@ def test_one_dimension_under_two_names():
     given = {"a": np.ones((1, 4), "float32"), "b": np.ones((3, 4), "float32")}
     found = answer(model, given)
     assert found == 16.0
+
+
+@pytest.mark.parametrize(("new", "past"), [(3, 5), (4, 4), (1, 1)])
+def test_a_dimension_that_is_the_sum_of_two_has_a_name_of_its_own(new, past):
+    def attend(q, kept, mask):
+        keys = F.concat([kept, q], 1)
+        scores = F.matmul(q, keys, transpose_b=True) + mask
+        return F.matmul(F.softmax(scores, -1), keys)
+
+    def drawn(t, p):
+        shapes = ((1, t, 8), (1, p, 8), (1, 1, p + t))
+        return [np.random.default_rng(7).normal(size=s).astype("float32") for s in shapes]
+
+    names = {"q": {1: "t"}, "kept": {1: "p"}, "mask": {2: "n"}}
+    model = dumped(attend, drawn(new, past), dynamic_shapes=names)
+    for t, p in ((2, 7), (1, 3), (5, 5)):
+        q, kept, mask = drawn(t, p)
+        keys = np.concatenate([kept, q], 1)
+        scores = q @ keys.transpose(0, 2, 1) + mask
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        want = weights / weights.sum(-1, keepdims=True) @ keys
+        np.testing.assert_allclose(np.asarray(model(q, kept, mask)), want, rtol=2e-4, atol=1e-5)
+    with pytest.raises(ShapeError):
+        model(q, kept, mask[..., 1:])
 
 
 def test_a_call_is_right_whatever_the_names():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -95,6 +96,7 @@ class Recorder:
         examples = sizes.examples(specs)
         second, where = self._probe(made, specs, examples)
         if where is None:
+            self._check_apart(made, specs, examples)
             return made
         # A first run may make what later ones find, such as an optimiser's state.
         made, again = self._once(specs), self._once(specs)
@@ -108,12 +110,6 @@ class Recorder:
             for symbol in second
             if self._difference(made, specs, {**examples, symbol: second[symbol]})
         }
-        if where.startswith(_REFUSED) and len(guilty) > 1:
-            together = {symbol: 2 * size for symbol, size in examples.items()}
-            if self._difference(made, specs, together) is None:
-                where = where.replace(
-                    _REFUSED, "cannot vary apart, only as one dimension of one name,"
-                )
         raise SymbolFixed(guilty or set(second), where)
 
     def _probe(
@@ -121,19 +117,16 @@ class Recorder:
     ) -> tuple[dict[str, int], str | None]:
         """Return other sizes, and where a recording at these differs from the one at hand.
 
-        Each symbol has its own factor: two that must be equal are not two dimensions. Code may
-        bear no larger sizes, as a table of learned positions does; then smaller ones tell.
+        All are doubled first, so that one that is the sum of others stays it. Code may bear no
+        larger sizes, as a table of learned positions does; then smaller ones tell.
         """
-        symbols = sorted(examples)
-        first = second = {s: (2 + i) * examples[s] for i, s in enumerate(symbols)}
+        first = second = {symbol: 2 * size for symbol, size in examples.items()}
         where = self._difference(made, specs, second)
         if where is None or not where.startswith(_REFUSED):
             return second, where
         second = dict(examples)
-        for index, symbol in enumerate(symbols):
-            size = examples[symbol]
-            tried = (second[symbol] * (2 + index), size // 2, size - 1, size + 1)
-            for other in (n for n in tried if n >= 2 and n != size):
+        for symbol, size in examples.items():
+            for other in (n for n in (2 * size, size // 2, size - 1, size + 1) if n >= 2):
                 difference = self._difference(made, specs, {**second, symbol: other})
                 if difference is None:
                     second[symbol] = other
@@ -142,6 +135,23 @@ class Recorder:
                 return first, where
         return second, None
 
+    def _check_apart(
+        self, made: Recording, specs: Sequence[TensorSpec], examples: Mapping[str, int]
+    ) -> None:
+        """Raise SymbolFixed where two symbols are one dimension: they vary together, not apart."""
+        for one, other in itertools.combinations(sorted(examples), 2):
+            size = examples[one]
+            if size != examples[other]:
+                continue
+            for changed in (n for n in (size + 1, size - 1) if n >= 2):
+                where = self._difference(made, specs, {**examples, one: changed})
+                if where is None or not where.startswith(_REFUSED):
+                    break
+                together = {**examples, one: changed, other: changed}
+                if self._difference(made, specs, together) is None:
+                    reason = "cannot vary apart, only as one dimension of one name,"
+                    raise SymbolFixed({one, other}, where.replace(_REFUSED, reason))
+
     def _generic(
         self, specs: Sequence[TensorSpec], examples: Mapping[str, int]
     ) -> tuple[Sequence[TensorSpec], Recording]:
@@ -149,12 +159,17 @@ class Recorder:
         usual = {symbol: max(size, 2) for symbol, size in examples.items()}
         if usual == examples:
             return specs, self._once(specs)
-        wider = sizes.resized(specs, usual)
-        try:
-            return wider, self._once(wider)
-        except TianyuanError as error:
-            self._once(specs)  # raises where the fault is not in the size
-            raise SymbolFixed(set(examples), _refused(error)) from None
+        doubled = {symbol: 2 * size for symbol, size in examples.items()}  # a sum stays one
+        refused: TianyuanError | None = None
+        for chosen in (usual, doubled) if min(doubled.values()) > 1 else (usual,):
+            wider = sizes.resized(specs, chosen)
+            try:
+                return wider, self._once(wider)
+            except TianyuanError as error:
+                refused = refused or error
+        self._once(specs)  # raises where the fault is not in the size
+        assert refused is not None
+        raise SymbolFixed(set(examples), _refused(refused))
 
     def _difference(
         self, made: Recording, specs: Sequence[TensorSpec], chosen: Mapping[str, int]
