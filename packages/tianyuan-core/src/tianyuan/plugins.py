@@ -323,7 +323,10 @@ def _watched(record: PluginRecord, group: KernelGroup) -> KernelGroup:
             if strange:
                 raise PluginError(f"kernels are for another op than {op!r}, got {strange}")
         except Exception as error:
-            quarantine(record, f"kernels of {op} cannot be described: {_describe(error)}", error)
+            with _loading:  # of threads that ask at once, one reports
+                if record.state == LOADED:
+                    reason = f"kernels of {op} cannot be described: {_describe(error)}"
+                    quarantine(record, reason, error)
             return []
         return found
 

@@ -72,6 +72,26 @@ def test_the_collector_runs_as_before(collecting: bool) -> None:
     assert run(code) == [str(collecting)]
 
 
+def test_a_child_that_is_forked_while_another_thread_loads_collects() -> None:
+    code = (
+        "import gc, os, threading, tianyuan\n"
+        "from tianyuan.collecting import uncollected\n"
+        "inside, leave = threading.Event(), threading.Event()\n"
+        "def load():\n"
+        "    with uncollected():\n"
+        "        inside.set(); leave.wait()\n"
+        "thread = threading.Thread(target=load); thread.start(); inside.wait()\n"
+        "child = os.fork()\n"
+        "if not child: os._exit(not gc.isenabled())\n"
+        "print(os.waitpid(child, 0)[1], gc.isenabled())\n"
+        "leave.set(); thread.join(); print(gc.isenabled()); gc.disable()\n"
+        "child = os.fork()\n"
+        "if not child: os._exit(gc.isenabled())\n"
+        "print(os.waitpid(child, 0)[1])"
+    )
+    assert run(code) == ["0", "False", "True", "0"]
+
+
 def test_what_was_there_before_is_still_collected_and_what_was_frozen_stays_so() -> None:
     code = (
         "import gc, weakref; frozen = gc.get_freeze_count()\n"

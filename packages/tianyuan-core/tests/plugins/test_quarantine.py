@@ -5,8 +5,10 @@ from __future__ import annotations
 import pkgutil
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from importlib.machinery import ModuleSpec
+from threading import Barrier
 from types import ModuleType
 from typing import Any
 
@@ -138,6 +140,25 @@ def test_a_group_that_cannot_be_described(record: PluginRecord, of: Any, reason:
     assert record.state == plugins.QUARANTINED
     assert found
     assert all(kernel.backend != "fixture" for kernel in found)
+
+
+def test_a_group_that_fails_in_several_threads_is_reported_once(record: PluginRecord) -> None:
+    meet = Barrier(4)
+
+    def of(op: str) -> list[Kernel]:
+        meet.wait(10)  # all have asked before one is answered
+        return raising()
+
+    group = KernelGroup(("exp",), of)
+    plugins.load(record, lambda: plugin_module(tianyuan_kernels=lambda device: [group]))
+    plugins.ensure_kernels("cpu")
+    with (
+        pytest.warns(PluginWarning, match="kernels of exp") as caught,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        assert all(pool.map(registry.candidates, ["exp"] * 4))
+    assert len(caught) == 1
+    assert record.state == plugins.QUARANTINED
 
 
 def test_a_group_for_an_unknown_op_is_refused(record: PluginRecord) -> None:
