@@ -202,6 +202,23 @@ def test_integers_are_cut_behind_their_products():
     assert found["dequantize"] == [(1, 1, 3)]
 
 
+@pytest.mark.parametrize("start", [0, 4])
+def test_rescaled_integers_are_cut(start):
+    b = Net()
+    form = {"scale": 0.25, "zero_point": 7, "dtype": "uint8", "lower": 7, "upper": 255}
+    x = b.requantize(b.input(2, 5, 4, dtype="uint8"), x_zero_point=3, multiplier=1.5, **form)
+    found = cut_graph(b.returns(b.cut(x, 1, start)))  # no product: nothing moves
+    assert found["requantize"] == [(2, 5, 4)]
+    rest = {"has_bias": False, "has_residual": False, "transpose_a": False, "transpose_b": False}
+    y = b.matmul_quantized(
+        x, b.constant(np.ones((4, 3), np.int8)), **rest, **form, x_zero_point=7,
+        w_zero_points=(0,), multipliers=(0.125,), residual_zero_point=0, residual_multiplier=1.0,
+    )  # fmt: skip
+    z = b.requantize(y, x_zero_point=7, multiplier=0.75, **form)
+    found = cut_graph(b.returns(b.cut(z, 1, start)))
+    assert found["requantize"] == [(2, 1, 4), (2, 1, 3)]
+
+
 def test_value_that_is_read_whole_is_cut_behind_it():
     b = Net()
     x = b.relu(b.input(2, 5, 4))

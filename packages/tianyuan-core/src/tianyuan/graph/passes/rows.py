@@ -205,7 +205,8 @@ def _along(node: Node, cut: Cut) -> Needs | None:
     return _rest(node, cut) if node.attrs.axis != cut.axis else None
 
 
-def _lookup(node: Node, cut: Cut) -> Needs | None:
+def _each(node: Node, cut: Cut) -> Needs | None:
+    """Serve ops that do the same to each element of their first input."""
     return _rest(node, cut)
 
 
@@ -238,8 +239,8 @@ _RULES = {
     "softmax": _along,
     "quantize": _along,
     "dequantize": _along,
-    "requantize": _along,
-    "lookup_quantized": _lookup,
+    "requantize": _each,
+    "lookup_quantized": _each,
     "transpose": _transpose,
     "reshape": _reshape,
     "slice": _slice,
