@@ -331,3 +331,29 @@ def test_states_of_sgd_load_across_settings():
     assert after(1, moving, first) == pytest.approx(0.9 - 0.1)
     with pytest.raises(ty.errors.StateDictError, match="square"):
         fresh.load_state_dict(optim.Adagrad(third).state_dict())
+
+
+def deep_list(held):
+    held["a"]["n"][0] = 5.0
+
+
+def deep_dict(held):
+    held["b"][0]["m"]["k"] = 5.0
+
+
+@pytest.mark.parametrize("change", [deep_list, deep_dict])
+def test_containers_in_containers_are_compared_by_what_they_hold(change):
+    class Scaled(M.Module):
+        def __init__(self):
+            super().__init__()
+            self.held = {"a": {"n": [1.0]}, "b": [{"m": {"k": 2.0}}]}
+
+        def forward(self, x):
+            return x * self.held["a"]["n"][0] * self.held["b"][0]["m"]["k"]
+
+    net = Scaled()
+    traced = trace(lambda x: net(x))
+    x = ty.Tensor(np.ones(1, np.float32))
+    assert traced(x).item() == 2.0
+    change(net.held)
+    assert traced(x).item() == net.held["a"]["n"][0] * net.held["b"][0]["m"]["k"] > 2.0

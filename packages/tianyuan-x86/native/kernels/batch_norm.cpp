@@ -240,7 +240,8 @@ void lane_gradient_sums(const Lanes &l, int64_t tile, vtail mask, const float *x
 }
 
 // dx = w s (g - mean(g) - (x - mean) s^2 mean(g (x - mean))) with s = 1 / sqrt(var + eps), as
-// coefficients: dx = a g + b (x - mean) + c.
+// coefficients: dx = a g + b (x - mean) + c. A channel of no elements has no variance, and a weight
+// that met none no gradient.
 struct Coefficients {
   float a, b, c, dweight, dbias;
 };
@@ -250,7 +251,7 @@ Coefficients coefficients_of(double weight, double variance, double eps, double 
   const double s = 1.0 / __builtin_sqrt(variance + eps);
   const double a = weight * s;
   return {(float)a, (float)(-a * s * s * product / count), (float)(-a * sum / count),
-          (float)(product * s), (float)sum};
+          count > 0.0 ? (float)(product * s) : 0.0f, (float)sum};
 }
 
 TY_INLINE vf gradient_of(vf x, vf g, vf center, vf a, vf b, vf c) {

@@ -63,6 +63,18 @@ def test_batch_norm_train(apply: Any, rng: np.random.Generator, shape: Any) -> N
         np.testing.assert_allclose(variance, x.astype(np.float64).var(axes), rtol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(0, 20), (0, 3, 4), (0, 17, 3, 5), (4, 3, 0, 2)], ids=str)
+def test_batch_norm_without_samples_has_no_gradient(apply: Any, shape: Any) -> None:
+    x, ones = np.zeros(shape, F), np.ones(shape[1], F)
+    for variant in _forms(shape):
+        _, mean, variance = apply("batch_norm_train", x, ones, ones, variant=variant, eps=EPS)
+        _, dweight, dbias = apply(
+            "batch_norm_backward", x, ones, mean, variance, x, variant=variant, eps=EPS
+        )
+        np.testing.assert_array_equal(dweight, np.zeros_like(ones))
+        np.testing.assert_array_equal(dbias, np.zeros_like(ones))
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_batch_norm_backward(apply: Any, rng: np.random.Generator, shape: Any) -> None:
     c, ndim = shape[1], len(shape)

@@ -13,6 +13,7 @@ from ..imperative.observe import WALK, Followed, changes
 from .pytree import Identity
 
 _ABSENT = Identity(object())  # stands for an attribute that the object itself has not
+_DEPTH = 4  # of containers in containers that are compared by what they hold
 _ROOM = 256  # items in a container, and elements in an array, beyond which they count by identity
 
 # Types whose values never change.
@@ -20,7 +21,7 @@ _FIXED = (type(None), bool, int, float, complex, str, bytes, np.generic, np.dtyp
 _CONTAINERS = (list, tuple, dict, set, frozenset, np.ndarray)
 
 
-def _form(value: Any, depth: int = 4) -> Any:
+def _form(value: Any, depth: int = _DEPTH) -> Any:
     """Return what a value is compared by: numbers, strings, containers by value, else identity."""
     if isinstance(value, float):
         return (type(value), value.hex())  # tells 0.0 from -0.0, and finds NaN again
@@ -33,8 +34,10 @@ def _form(value: Any, depth: int = 4) -> Any:
     if depth and isinstance(value, (list, tuple, dict, set, frozenset)) and len(value) <= _ROOM:
         if isinstance(value, (set, frozenset)):
             return (type(value), frozenset(_form(item, 0) for item in value))
-        items = value.items() if isinstance(value, dict) else value
-        return (type(value), tuple(_form(item, depth - 1) for item in items))
+        # The keys of a dict are told in its order; they are no level of their own.
+        keys = tuple(_form(key, 0) for key in value) if isinstance(value, dict) else ()
+        items = value.values() if isinstance(value, dict) else value
+        return (type(value), keys, tuple(_form(item, depth - 1) for item in items))
     return Identity(value)
 
 
