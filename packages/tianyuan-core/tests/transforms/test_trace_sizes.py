@@ -100,6 +100,18 @@ def test_a_dimension_that_is_the_sum_of_two_has_a_name_of_its_own(new, past):
         model(q, kept, mask[..., 1:])
 
 
+@pytest.mark.parametrize("kept", [2, 3, 7])
+def test_a_dimension_that_is_another_and_one_has_a_name_of_its_own(kept):
+    model = dumped(
+        lambda k, m: F.concat([k, F.ones((1,))]) + m,
+        [np.ones(kept, "float32"), np.ones(kept + 1, "float32")],
+        dynamic_shapes={"k": {0: "p"}, "m": {0: "t"}},
+    )  # fmt: skip
+    for p in (1, 4, 6):
+        k, m = np.arange(p, dtype="float32"), np.arange(p + 1, dtype="float32")
+        assert np.asarray(model(k, m)) == pytest.approx(np.append(k, 1) + m)
+
+
 def test_a_call_is_right_whatever_the_names():
     run = trace(lambda a, b: a + b, dynamic_shapes={"a": {0: "n"}, "b": {0: "m"}})
     with warnings.catch_warnings():

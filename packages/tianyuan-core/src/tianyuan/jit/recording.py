@@ -117,13 +117,17 @@ class Recorder:
     ) -> tuple[dict[str, int], str | None]:
         """Return other sizes, and where a recording at these differs from the one at hand.
 
-        All are doubled first, so that one that is the sum of others stays it. Code may bear no
-        larger sizes, as a table of learned positions does; then smaller ones tell.
+        All are doubled first, so that one that is the sum of others stays it, then all are one
+        more, so that one that is another and a number does. Code may bear no larger sizes, as a
+        table of learned positions does; then smaller ones tell.
         """
-        first = second = {symbol: 2 * size for symbol, size in examples.items()}
-        where = self._difference(made, specs, second)
-        if where is None or not where.startswith(_REFUSED):
-            return second, where
+        first = {symbol: 2 * size for symbol, size in examples.items()}
+        refusals = []
+        for second in (first, {symbol: size + 1 for symbol, size in examples.items()}):
+            where = self._difference(made, specs, second)
+            if where is None or not where.startswith(_REFUSED):
+                return second, where
+            refusals.append(where)
         second = dict(examples)
         for symbol, size in examples.items():
             for other in (n for n in (2 * size, size // 2, size - 1, size + 1) if n >= 2):
@@ -132,7 +136,7 @@ class Recorder:
                     second[symbol] = other
                     break
             else:
-                return first, where
+                return first, refusals[0]
         return second, None
 
     def _check_apart(
