@@ -29,8 +29,8 @@ class Dim(int):
     """An extent that remembers the symbol it came from.
 
     It is an int with the value of the example at hand; arithmetic keeps the expression, so that a
-    graph traced at one size can be specialised to another. A comparison returns the example's
-    answer and tells the trace, which then fixes the size.
+    graph traced at one size can be specialised to another. A comparison or a conversion to float
+    returns the example's answer and tells the trace, which then fixes the size.
     """
 
     expr: Expr
@@ -106,6 +106,15 @@ class Dim(int):
 
     def __bool__(self) -> bool:
         return self._told() != 0
+
+    def __float__(self) -> float:
+        return float(self._told())
+
+    def __truediv__(self, other: Any) -> Any:
+        return self._told() / other
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return other / self._told()
 
     def __hash__(self) -> int:
         return hash(int(self))

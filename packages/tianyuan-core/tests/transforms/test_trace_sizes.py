@@ -1,6 +1,7 @@
 """Dynamic dimensions hold for each example, or the dump says which line is in the way."""
 
 import io
+import math
 import warnings
 
 import numpy as np
@@ -58,6 +59,19 @@ def test_what_takes_one_size_names_its_line():
     table = ty.Parameter(TABLE)
     with pytest.raises(TraceError, match=r"dimension t cannot have another size at .*sizes\.py:"):
         dumped(lambda x: x + table, [np.ones((16, 8), "float32")], dynamic_shapes={"x": {0: "t"}})
+
+
+@pytest.mark.parametrize("use", [float, lambda n: n / 2, lambda n: 1 / n, math.sqrt])
+def test_an_extent_that_is_cut_off_is_no_plain_number(use):
+    def scaled(x):
+        y = x[:, :2]
+        return y * use(y.shape[1])  # 2 but for one column
+
+    x = np.ones((2, 4), "float32")
+    with pytest.raises(TraceError, match=r"dimension t is used as a plain number at .*sizes\.py:"):
+        dumped(scaled, [x], dynamic_shapes={"x": {1: "t"}})
+    model = dumped(scaled, [x])
+    assert np.asarray(model(x)) == pytest.approx(x[:, :2] * use(2))
 
 
 def test_one_dimension_under_two_names():
