@@ -196,16 +196,7 @@ class FakeQuantize(Module):
     def __init__(self, dtype: str | QuantDtype, enable: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.dtype = quant_dtype(dtype)
-        self._enabled = switch(type(self).__name__, "enable", enable)
-
-    @property
-    def enabled(self) -> bool:
-        """Whether it quantises."""
-        return self._enabled
-
-    @enabled.setter
-    def enabled(self, value: bool) -> None:
-        self._enabled = bool(value)
+        self.enabled = switch(type(self).__name__, "enable", enable)
 
     def enable(self) -> None:
         """Quantise from now on."""

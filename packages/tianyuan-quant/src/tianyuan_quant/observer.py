@@ -44,16 +44,7 @@ class Observer(Module):
     def __init__(self, dtype: str | QuantDtype, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.dtype = quant_dtype(dtype)
-        self._enabled = True
-
-    @property
-    def enabled(self) -> bool:
-        """Whether it watches."""
-        return self._enabled
-
-    @enabled.setter
-    def enabled(self, value: bool) -> None:
-        self._enabled = bool(value)
+        self.enabled = True
 
     @property
     def qmin(self) -> int:
@@ -80,7 +71,7 @@ class Observer(Module):
 
     @training.setter
     def training(self, value: bool) -> None:
-        self._training = self._enabled = bool(value)
+        self._training = self.enabled = bool(value)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the input, having looked at it where enabled and there is anything to see.

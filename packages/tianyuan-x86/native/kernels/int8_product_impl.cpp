@@ -63,6 +63,22 @@ TY_INLINE void store_narrow(const Q8Plan &p, const __m512i (&sums)[MR][NR], int6
   }
 }
 
+// Rounds and stores the sums of a tile.
+template <int MR, int NR, bool RESIDUAL>
+TY_INLINE void store_tile(const Q8Plan &p, const __m512i (&sums)[MR][NR], int64_t first,
+                          int64_t o) {
+  if (p.narrow.fits) {
+    store_narrow<MR, NR, RESIDUAL>(p, sums, first, o);
+    return;
+  }
+  alignas(64) int32_t found[MR * NR * 16];
+#pragma GCC unroll 12
+  for (int m = 0; m < MR; ++m)
+#pragma GCC unroll 4
+    for (int n = 0; n < NR; ++n) vi_store(found + (m * NR + n) * 16, sums[m][n]);
+  q8_finish_rows(p, found, MR, NR, first, o);
+}
+
 // One tile: MR pixels from `first`, NR blocks of 16 outputs from output `o`. What lies `ahead`
 // bytes behind the weights is fetched into the second-level cache.
 template <int MR, int NR, bool RESIDUAL>
@@ -92,16 +108,7 @@ void tile(const Q8Plan &p, const Operand *const *rows, int64_t first, int64_t o,
       }
     }
   }
-  if (p.narrow.fits) {
-    store_narrow<MR, NR, RESIDUAL>(p, sums, first, o);
-    return;
-  }
-  alignas(64) int32_t found[MR * NR * 16];
-#pragma GCC unroll 12
-  for (int m = 0; m < MR; ++m)
-#pragma GCC unroll 4
-    for (int n = 0; n < NR; ++n) vi_store(found + (m * NR + n) * 16, sums[m][n]);
-  q8_finish_rows(p, found, MR, NR, first, o);
+  store_tile<MR, NR, RESIDUAL>(p, sums, first, o);
 }
 
 // Adds the products of the terms [k, end) of a run, of which the weights lie at `w`, to the sums of
@@ -146,16 +153,7 @@ void tile_at_border(const Q8Plan &p, const Operand *rows, int64_t first, int64_t
     add_products<0, MR>(sums, x, from, to, w, panel);
     if (right) add_products<0, MR - 1>(sums, x, to, k4, w, panel);
   }
-  if (p.narrow.fits) {
-    store_narrow<MR, NR, RESIDUAL>(p, sums, first, o);
-    return;
-  }
-  alignas(64) int32_t found[MR * NR * 16];
-#pragma GCC unroll 12
-  for (int m = 0; m < MR; ++m)
-#pragma GCC unroll 4
-    for (int n = 0; n < NR; ++n) vi_store(found + (m * NR + n) * 16, sums[m][n]);
-  q8_finish_rows(p, found, MR, NR, first, o);
+  store_tile<MR, NR, RESIDUAL>(p, sums, first, o);
 }
 
 typedef void (*Tile)(const Q8Plan &, const Operand *const *, int64_t, int64_t, int64_t);
