@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tianyuan
 import tianyuan.module as M
 import tianyuan.quantization as Q
+import tianyuan_quant
 from tianyuan import jit
 from tianyuan.errors import AttrError, ModelFormatError, ShapeError
 from tianyuan.graph.container import read_container, write_container
@@ -215,7 +219,7 @@ def test_arguments_of_other_kinds_are_named(stored, tmp_path):
             Q.quantize_static(net, [batch], keep=keep)
     with pytest.raises(AttrError, match=r"nothing is left to quantise, got .* keep=\['\*'\]"):
         Q.quantize_static(net, [batch], keep="*")
-    with pytest.raises(AttrError, match="bits must be 2, 3 or 4, got '4'"):
+    with pytest.raises(AttrError, match="quantize_weights: bits are wrong, got '4', expected 2"):
         Q.quantize_weights(net, "4")
     for again in (Q.quantize_dynamic, Q.quantize_weights):
         with pytest.raises(AttrError, match="the model is quantised already"):
@@ -353,3 +357,21 @@ def test_a_call_that_does_not_fit_is_told_by_the_networks_name():
     found = Q.quantize_static(WithSpare(), [data(8, 4)], keep=["spare"]).module
     with pytest.raises(TypeError, match=r"^WithSpare: missing .* 'x', expected WithSpare\(x\)"):
         jit.trace(found.forward)()
+
+
+def _messages():
+    """Yield place and text of each refusal in the sources; a message taken over has its own."""
+    for path in sorted(Path(tianyuan_quant.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Raise) or not isinstance(node.exc, ast.Call):
+                continue
+            kind, text = ast.unparse(node.exc.func), ast.unparse(node.exc)
+            others = ("AttributeError", "FileNotFoundError", "NotImplementedError")
+            if kind not in others and "{text}" not in text:
+                yield f"{path.name}:{node.lineno}", text
+
+
+def test_refusals_say_what_they_got_and_expected():
+    found = dict(_messages())
+    assert len(found) > 60
+    assert not [place for place, text in found.items() if not re.search("got .*expected ", text)]

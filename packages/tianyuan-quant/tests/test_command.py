@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
 import tianyuan
 import tianyuan.functional as F
 import tianyuan.module as M
+import tianyuan.quantization as Q
 from click.testing import CliRunner
 from tianyuan import jit, plugins
 from tianyuan.cli.main import main
@@ -85,29 +87,53 @@ def test_folders_hold_batches(source, samples, tmp_path):
 
 
 def test_weights_alone(source, tmp_path):
-    for options, op in ((["--dynamic"], "linear_dynamic"), (["--int4", "4"], "linear_int4")):
+    for options, op, function in (
+        (["--dynamic"], "linear_dynamic", Q.quantize_dynamic),
+        (["--int4", "4"], "linear_int4", partial(Q.quantize_weights, group=4)),
+    ):
         target = tmp_path / f"{op}.tym"
         done = run(source, "-o", target, *options, "--keep", "b")
         assert done.exit_code == 0, done.output
         ops = [step.op for step in jit.load(str(target)).explain(n=2).steps]
         assert ops.count(op) == 1
-        np.testing.assert_allclose(outputs(target), outputs(source), atol=0.5)
+        function(source, keep=["b"], target=tmp_path / "same.tym")
+        assert target.read_bytes() == (tmp_path / "same.tym").read_bytes()
 
 
-def test_options_change_the_file(source, samples, tmp_path):
-    found = {}
-    for name, options in (
-        ("plain", []), ("kl", ["--range", "kl"]), ("percentile", ["--range", "percentile"]),
-        ("equal", ["--equalize"]), ("learned", ["--rounding-steps", "40"]),
-        ("biased", ["--no-bias-correction"]),
-    ):  # fmt: skip
-        done = run(source, samples, "-o", tmp_path / f"{name}.tym", *options)
-        assert done.exit_code == 0, done.output
-        found[name] = outputs(tmp_path / f"{name}.tym")
-        np.testing.assert_allclose(found[name], outputs(source), atol=0.3)
-    assert not np.array_equal(found["plain"], found["percentile"])
-    assert not np.array_equal(found["plain"], found["equal"])
-    assert not np.array_equal(found["plain"], found["biased"])
+ranged = partial(
+    Q.QConfig, partial(Q.MinMaxObserver, dtype="qint8_narrow", channel_axis=0),
+    weight_fake_quant=None, act_fake_quant=None,
+)  # fmt: skip
+FORM = {"dtype": "quint8", "mode": Q.QuantMode.ASYMMERTIC}
+
+
+@pytest.mark.parametrize(
+    ("options", "meant"),
+    [
+        ([], {}),
+        (["--range", "kl"],
+         {"qconfig": ranged(act_observer=partial(Q.HistogramObserver, method="kl", **FORM))}),
+        (["--range", "percentile"],
+         {"qconfig": ranged(act_observer=partial(Q.PercentileObserver, **FORM))}),
+        (["--equalize"], {"equalize": True}),
+        (["--rounding-steps", "40"], {"rounding_steps": 40}),
+        (["--no-bias-correction"], {"bias_correction": False}),
+        (["--keep", "b"], {"keep": ["b"]}),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) and value else None,
+)  # fmt: skip
+def test_options_are_those_of_the_function(source, samples, tmp_path, options, meant):
+    done = run(source, samples, "-o", tmp_path / "command.tym", *options)
+    assert done.exit_code == 0, done.output
+    held = np.load(samples)
+    batches = [(held["x"][at : at + 32], held["y"][at : at + 32]) for at in (0, 32, 64)]
+    Q.quantize_static(source, batches, target=tmp_path / "function.tym", **meant)
+    written = (tmp_path / "command.tym").read_bytes()
+    assert written == (tmp_path / "function.tym").read_bytes()
+    if options:
+        Q.quantize_static(source, batches, target=tmp_path / "plain.tym")
+        assert written != (tmp_path / "plain.tym").read_bytes()
+    np.testing.assert_allclose(outputs(tmp_path / "command.tym"), outputs(source), atol=0.1)
 
 
 @pytest.mark.parametrize(
@@ -119,9 +145,9 @@ def test_options_change_the_file(source, samples, tmp_path):
         (lambda p: np.savez(p / "s.npz", x=data(0, 8), y=data(0, 4)), ["s.npz"], "no calibration"),
         (lambda p: np.savez(p / "s.npz", x=data(4, 8) * np.nan, y=data(4, 4)), ["s.npz"],
          "not finite"),
-        (lambda p: (p / "s.txt").write_text("1"), ["s.txt"], "must be .npy or .npz"),
+        (lambda p: (p / "s.txt").write_text("1"), ["s.txt"], "expected .npy or .npz"),
         (lambda p: (p / "s.npy").write_text("1"), ["s.npy"], "cannot be read"),
-        (lambda p: (p / "empty").mkdir(), ["empty"], "has no .npy and no .npz"),
+        (lambda p: (p / "empty").mkdir(), ["empty"], "got no .npy and no .npz"),
         (None, ["--dynamic", "--int4", "4"], "exclude each other"),
         (None, ["--dynamic", "--equalize"], "need samples, got one with --dynamic"),
         (None, ["--int4", "4", "--sensitivity"], "need samples, got one with --dynamic"),

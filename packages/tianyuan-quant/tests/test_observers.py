@@ -138,7 +138,7 @@ def test_wrong_arguments():
         Q.HistogramObserver(method="l3")
     with pytest.raises(AttrError, match="percentile is wrong"):
         Q.PercentileObserver(percentile=20)
-    with pytest.raises(AttrError, match="momentum must be"):
+    with pytest.raises(AttrError, match="momentum is out of range"):
         Q.ExponentialMovingAverageObserver(momentum=1.0)
 
 

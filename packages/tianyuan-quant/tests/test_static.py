@@ -341,7 +341,7 @@ def test_a_block_that_is_kept_computes_in_floats(way):
 def test_refusals(net, tmp_path):
     x = data(4, 3, 8, 8)
     source = dumped(net, x, tmp_path / "float.tym")
-    with pytest.raises(AttrError, match="a file needs target="):
+    with pytest.raises(AttrError, match="a file is quantised to a file"):
         Q.quantize_static(source, [x])
     with pytest.raises(AttrError, match="rounding_steps is out of range, got -1"):
         Q.quantize_static(net, [x], rounding_steps=-1)

@@ -110,7 +110,7 @@ def test_momentum_may_change():
     for values in ([0.0, 4.0], [0.0, 8.0]):
         observer(tensor(values))
     assert observer.max_val.item() == 4 * 0.25 + 8 * 0.75
-    with pytest.raises(AttrError, match="momentum must be in"):
+    with pytest.raises(AttrError, match="momentum is out of range"):
         observer.set_momentum(1.0)
 
 

@@ -10,6 +10,7 @@ import tianyuan.module as M
 import tianyuan.quantization as Q
 from tianyuan import jit
 from tianyuan.errors import AttrError
+from tianyuan.module.quantized import LinearInt4
 
 
 def data(*shape, seed=0):
@@ -140,9 +141,11 @@ def test_what_is_fused_into_a_product_stays(tmp_path):
 
 
 def test_refusals(encoder, tmp_path):
-    with pytest.raises(AttrError, match="bits must be 2, 3 or 4, got 8"):
+    with pytest.raises(AttrError, match="bits are wrong, got 8, expected 2, 3 or 4"):
         Q.quantize_weights(encoder, bits=8)
-    with pytest.raises(AttrError, match="group must be a positive int, got 0"):
+    with pytest.raises(AttrError, match="^fc: bits are wrong, got 5, expected 2, 3 or 4"):
+        LinearInt4(M.Linear(4, 2), bits=5, owner="fc")
+    with pytest.raises(AttrError, match="group is wrong, got 0, expected a positive int"):
         Q.quantize_weights(encoder, group=0)
     with pytest.raises(AttrError, match="nothing has a name of 'head"):
         Q.quantize_dynamic(encoder, keep=["head*"])

@@ -27,7 +27,9 @@ def least_scale(owner: str, eps: Any) -> float:
     """
     found = real_number(owner, "eps", eps)
     if not 0 < found <= FAR:
-        raise AttrError(f"{owner}: eps must be positive and finite, got {eps}")
+        raise AttrError(
+            f"{owner}: eps must be positive and finite, got {eps}, expected a float32 above 0"
+        )
     return found
 
 
@@ -134,5 +136,5 @@ def class_of(owner: str, value: Any) -> type:
     <class 'dict'>
     """
     if not isinstance(value, type):
-        raise AttrError(f"{owner}: not a class, got {value!r}")
+        raise AttrError(f"{owner}: not a class, got {value!r}, expected one")
     return value

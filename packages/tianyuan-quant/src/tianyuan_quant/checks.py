@@ -149,9 +149,11 @@ def _is_iterable(value: Any) -> bool:
 
 def check_finite(op: str, name: str, *arrays: np.ndarray) -> None:
     """Raise AttrError where a weight or bias has infinities or NaN."""
-    if not all(np.isfinite(array).all() for array in arrays):
+    wrong = sum(array.size - np.count_nonzero(np.isfinite(array)) for array in arrays)
+    if wrong:
         raise AttrError(
-            f"{op}: the weights of {name or 'the network itself'} have numbers that are not finite"
+            f"{op}: the weights of {name or 'the network itself'} have numbers that are not "
+            f"finite, got {wrong} of them, expected none"
         )
 
 
@@ -167,14 +169,16 @@ def check_kept(
     """Raise AttrError where there is nothing to quantise, or a pattern matches none of it."""
     if not names:
         if graph is not None and any(_is_stored(node.op.name) for node in graph.nodes):
-            raise AttrError(f"{op}: the model is quantised already, expected one of floats")
-        end = f", expected {LAYERS}" if graph is None else ""
-        raise AttrError(f"{op}: the model has no {what} to quantise{end}")
+            raise AttrError(
+                f"{op}: the model is quantised already, got ops on integers, expected floats"
+            )
+        wanted = LAYERS if graph is None else "one"
+        raise AttrError(f"{op}: the model has no {what} to quantise, got none, expected {wanted}")
     lost = [p for p in keep if not any_matches(names, p)]
     if lost:
         raise AttrError(
-            f"{op}: nothing has a name of {', '.join(map(repr, lost))}, expected a pattern of one "
-            f"of {', '.join(sorted(set(names))[:12])}"
+            f"{op}: nothing has a name of {', '.join(map(repr, lost))}, got keep={list(keep)}, "
+            f"expected patterns of {', '.join(sorted(set(names))[:12])}"
         )
 
 

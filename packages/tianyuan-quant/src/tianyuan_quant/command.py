@@ -66,18 +66,20 @@ def quantize_model(
         if calibration is not None or (dynamic and int4_group is not None):
             raise AttrError(
                 "quantize: --dynamic and --int4 exclude each other and take no samples, got "
-                f"{calibration if calibration is not None else 'both'}"
+                f"{calibration if calibration is not None else 'both'}, expected one of them alone"
             )
         if equalize or rounding_steps or sensitivity:
             raise AttrError(
                 "quantize: --equalize, --rounding-steps and --sensitivity need samples, got one "
-                "with --dynamic or --int4"
+                "with --dynamic or --int4, expected it without"
             )
         if int4_group is None:
             return quantize_dynamic(model, keep, target=output)
         return quantize_weights(model, group=int4_group, keep=keep, target=output)
     if calibration is None:
-        raise AttrError("quantize: samples are missing, expected .npy, .npz, or a folder of them")
+        raise AttrError(
+            "quantize: samples are missing, got none, expected .npy, .npz, or a folder of them"
+        )
     graph, _ = read_floats(model)
     whole = whole_batch(graph) or 1
     size = max(batch // whole, 1) * whole
@@ -126,12 +128,17 @@ def batches_of(
     if source.is_dir():
         files = sorted(p for p in source.iterdir() if p.suffix in (".npy", ".npz"))
         if not files:
-            raise AttrError(f"quantize: the folder {source} has no .npy and no .npz file")
+            raise AttrError(
+                f"quantize: the folder {source} has no samples, got no .npy and no .npz file, "
+                "expected some"
+            )
     for path in files:
         arrays = _arrays(path, inputs)
         counts = {len(array) if array.ndim else 0 for array in arrays}
         if len(counts) != 1:
-            raise AttrError(f"quantize: inputs in {path} differ in count, got {sorted(counts)}")
+            raise AttrError(
+                f"quantize: inputs in {path} differ in count, got {sorted(counts)}, expected one"
+            )
         count = counts.pop()
         if 0 < count < whole:
             raise AttrError(
@@ -145,11 +152,15 @@ def batches_of(
 
 def _arrays(path: Path, inputs: Sequence[str]) -> list[np.ndarray]:
     if path.suffix not in (".npy", ".npz"):
-        raise AttrError(f"quantize: samples must be .npy or .npz, got {path}")
+        raise AttrError(
+            f"quantize: samples are of another format, got {path}, expected .npy or .npz"
+        )
     try:
         found = np.load(path, allow_pickle=False)
     except (ValueError, EOFError) as error:
-        raise AttrError(f"quantize: {path} cannot be read: {error}") from error
+        raise AttrError(
+            f"quantize: {path} cannot be read, got {error}, expected what numpy.save writes"
+        ) from error
     if isinstance(found, np.ndarray):
         return [found]
     with found:

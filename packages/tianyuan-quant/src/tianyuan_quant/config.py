@@ -165,7 +165,7 @@ def check_patterns(qconfig: QConfigs, names: Iterable[str]) -> None:
     if lost:
         raise AttrError(
             f"qconfig: no module has a name of {', '.join(map(repr, lost))}, "
-            f"expected a pattern of one of {', '.join(known[:12])}"
+            f"got patterns {list(qconfig)}, expected a pattern of one of {', '.join(known[:12])}"
             f"{' …' if len(known) > 12 else ''}"
         )
 

@@ -118,7 +118,7 @@ def training_form(
 def _any_config(op: str, qconfig: QConfigs) -> QConfig:
     found = None if isinstance(qconfig, QConfig) else next(filter(None, qconfig.values()), None)
     if found is None:
-        raise AttrError(f"{op}: no pattern has a configuration, got None for all")
+        raise AttrError(f"{op}: no pattern has a configuration, got None for all, expected one")
     return found
 
 
@@ -276,8 +276,8 @@ def _form_of(part: Module, classes: dict[type, type], name: str) -> type:
         if cls in classes:
             return classes[cls]
     raise AttrError(
-        f"quantize: no integer form is known for {name} ({type(part).__name__}), "
-        "see register_quantized"
+        f"quantize: no integer form is known for {name}, got {type(part).__name__}, expected a "
+        "class that register_quantized knows"
     )
 
 

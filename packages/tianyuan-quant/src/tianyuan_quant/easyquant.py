@@ -50,7 +50,9 @@ def apply_easy_quant(
     num = whole(op, "num", num, 1)
     for what, value in (("start", start), ("stop", stop)):
         if not real_number(op, what, value, 0.0) > 0:
-            raise AttrError(f"{op}: {what} must be positive, got {value}")
+            raise AttrError(
+                f"{op}: {what} must be positive, got {value}, expected a number above 0"
+            )
     parts = [
         (name, part)
         for name, part in module.named_modules()

@@ -119,7 +119,10 @@ def equalize(net: Module, example: Any) -> Module:
     fuse(net, inputs, frozenset(qat_classes()))
     pairs = _pairs(watch(net, inputs, lambda module: type(module) in _LAYERS))
     if not pairs:
-        raise AttrError("equalize: no two layers follow each other through ReLU or pooling only")
+        raise AttrError(
+            "equalize: no two layers follow each other through ReLU or pooling only, got "
+            f"{type(net).__name__}, expected a network that has such layers"
+        )
     balance(pairs)
     return net
 

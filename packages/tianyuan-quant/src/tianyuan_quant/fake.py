@@ -120,7 +120,9 @@ def fake_quant_tensor(inp: Tensor, qparams: QParams) -> Tensor:
     tensor_of("fake_quant_tensor", inp)
     params_of("fake_quant_tensor", qparams)
     if qparams.scale is None or qparams.zero_point is None:
-        raise AttrError("fake_quant_tensor: scale and zero point are not known")
+        raise AttrError(
+            "fake_quant_tensor: scale and zero point are not known, got None, expected tensors"
+        )
     dtype, axis = qparams.dtype_meta, qparams.channel_axis
     if qparams.scale.size > 1 and not (
         0 <= axis < inp.ndim and inp.shape[axis] == qparams.scale.size
@@ -214,7 +216,8 @@ class FakeQuantize(Module):
         """Return the input as integers give it."""
         if qparams is None:
             raise AttrError(
-                f"{type(self).__name__}: parameters are missing, expected those of an observer"
+                f"{type(self).__name__}: parameters are missing, got None, expected those of an "
+                "observer"
             )
         return fake_quant_tensor(inp, qparams)
 

@@ -89,7 +89,9 @@ def quantize_file(
     found = [node for node in graph.nodes if every.is_product(node)]
     check_kept("quantize", keep, list(map(label, found)), "product with a constant weight", graph)
     if not any(map(quantiser.is_product, found)):
-        raise AttrError(f"quantize: nothing is left to quantise, got keep={list(keep)}")
+        raise AttrError(
+            f"quantize: nothing is left to quantise, got keep={list(keep)}, expected less"
+        )
     for node in found:
         constants = [graph.constants[v].array for v in node.inputs[1:] if v in graph.constants]
         check_finite("quantize", label(node), *(c for c in constants if c.dtype.kind == "f"))
@@ -157,7 +159,7 @@ def read_floats(source: str | os.PathLike[str]) -> tuple[Graph, list[str]]:
     graph = symbolic_graph(module)
     if graph is None:
         raise AttrError(
-            f"quantize: the graph of {os.fspath(source)} depends on the sizes of its inputs, "
+            f"quantize: the sizes of its inputs decide the ops, got {os.fspath(source)}, "
             "expected one with fixed sizes, as `tianyuan convert MODEL.onnx OUT.tym --size NAME=N` "
             "makes"
         )
@@ -191,10 +193,13 @@ def _batches(graph: Graph, data: Iterable[Any]) -> list[list[np.ndarray]]:
             text = str(error).removeprefix("model: ")
             raise ShapeError(f"quantize: batch {index}: {text}") from None
         if not all(np.isfinite(x).all() for x in arrays if x.dtype.kind == "f"):
-            raise AttrError(f"quantize: batch {index} has numbers that are not finite")
+            raise AttrError(
+                f"quantize: batch {index} has numbers that are not finite, got infinities or NaN, "
+                "expected none"
+            )
         found += pieces
     if not found:
-        raise AttrError("quantize: there is no calibration data, expected a batch")
+        raise AttrError("quantize: there is no calibration data, got no numbers, expected a batch")
     return found
 
 

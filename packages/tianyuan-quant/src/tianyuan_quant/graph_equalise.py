@@ -82,7 +82,10 @@ def equalize_graph(graph: Graph) -> None:
             if len(first.output_range()) == len(second.input_range()):
                 pairs.append((first, second))
     if not pairs:
-        raise AttrError("equalize: no two products follow each other through ReLU or pooling only")
+        raise AttrError(
+            "equalize: no two products follow each other through ReLU or pooling only, got a graph "
+            f"of {len(graph.nodes)} ops, expected one that has such products"
+        )
     balance(pairs)
 
 

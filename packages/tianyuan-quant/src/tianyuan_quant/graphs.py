@@ -207,7 +207,9 @@ class Quantiser:
         residual = rest.pop(0) if node.attrs.has_residual else None
         known = None if bias is None else self.graph.constants.get(bias)
         if bias is not None and known is None:
-            raise AttrError(f"{owner}: its bias depends on data, expected a constant")
+            raise AttrError(
+                f"{owner}: its bias depends on data, got the result of an op, expected a constant"
+            )
         x, x_params = self._stored(to, node.inputs[0], owner)
         integers, w_params = self.weight(node)
         _, result = self._result(node)

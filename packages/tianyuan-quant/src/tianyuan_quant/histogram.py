@@ -116,10 +116,14 @@ class HistogramObserver(Observer):
     def check_ready(self, owner: str) -> None:
         """Raise AttrError where the observer never ran or saw numbers that are not finite."""
         if not self.finite:
-            raise AttrError(f"{owner}: its observer saw numbers that are not finite")
+            raise AttrError(
+                f"{owner}: its observer saw numbers that are not finite, got infinities or NaN, "
+                "expected none"
+            )
         if self.counts is None:
             raise NeverWatchedError(
-                f"{owner}: its observer never ran, expected training or calibration first"
+                f"{owner}: its observer never ran, got no batch, expected training or calibration "
+                "first"
             )
 
     def _range(self) -> tuple[float, float]:

@@ -150,7 +150,7 @@ class MinMaxObserver(Observer):
         if self.channel_axis >= x.ndim:
             raise ShapeError(
                 f"{type(self).__name__}: input has no channel axis {self.channel_axis}, got shape "
-                f"{x.shape}"
+                f"{x.shape}, expected more axes"
             )
         axes = [axis for axis in range(x.ndim) if axis != self.channel_axis]
         if self.min_val.ndim == 0:
@@ -185,10 +185,14 @@ class MinMaxObserver(Observer):
         low, high = self.min_val.numpy(), self.max_val.numpy()
         if np.any(low == np.float32(FAR)):
             raise NeverWatchedError(
-                f"{owner}: its observer never ran, expected training or calibration first"
+                f"{owner}: its observer never ran, got no batch, expected training or calibration "
+                "first"
             )
         if not (np.isfinite(low).all() and np.isfinite(high).all()):
-            raise AttrError(f"{owner}: its observer saw numbers that are not finite")
+            raise AttrError(
+                f"{owner}: its observer saw numbers that are not finite, got infinities or NaN, "
+                "expected none"
+            )
 
 
 def params_of_range(
@@ -251,7 +255,7 @@ class ExponentialMovingAverageObserver(MinMaxObserver):
         owner = type(self).__name__
         found = real_number(owner, "momentum", momentum)
         if not 0 <= found < 1:
-            raise AttrError(f"{owner}: momentum must be in [0, 1), got {momentum}")
+            raise AttrError(f"{owner}: momentum is out of range, got {momentum}, expected [0, 1)")
         self.momentum = found
 
     def sideeffect_forward(self, x: Tensor) -> None:
@@ -387,7 +391,9 @@ class PassiveObserver(Observer):
     def get_qparams(self) -> QParams:
         """Return what was set."""
         if self.held_scale is None:
-            raise AttrError("PassiveObserver: parameters were never set, see set_qparams")
+            raise AttrError(
+                "PassiveObserver: parameters were never set, got none, expected set_qparams"
+            )
         return QParams(
             self.mode, self.dtype, self.held_scale, self.held_zero_point, self.channel_axis
         )
@@ -404,4 +410,7 @@ class PassiveObserver(Observer):
     def check_ready(self, owner: str) -> None:
         """Raise AttrError where nobody has set parameters."""
         if self.held_scale is None:
-            raise NeverWatchedError(f"{owner}: parameters of its passive observer were never set")
+            raise NeverWatchedError(
+                f"{owner}: parameters of its passive observer were never set, got none, expected "
+                "set_qparams"
+            )

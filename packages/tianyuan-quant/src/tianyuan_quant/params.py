@@ -11,7 +11,7 @@ import numpy as np
 from tianyuan import Tensor
 from tianyuan.errors import AttrError, DTypeError
 from tianyuan.functional.quantized import QuantizedDType
-from tianyuan.ops.quantized_rules import is_factor
+from tianyuan.ops.quantized_rules import along, is_factor
 
 
 class QuantMode(Enum):
@@ -125,7 +125,10 @@ class QParams:
                 point is no value of the storage dtype.
         """
         if self.scale is None or self.zero_point is None:
-            raise AttrError(f"{owner}: quantisation parameters are not known, run the observer")
+            raise AttrError(
+                f"{owner}: quantisation parameters are not known, got none, expected a run of the "
+                "observer"
+            )
         scales = tuple(float(s) for s in self.scale.numpy().reshape(-1).astype(np.float32))
         zeros = self._zeros(owner, len(scales))
         for scale in scales:
@@ -178,26 +181,28 @@ class HostParams:
         """
         return QParams(QuantMode.ASYMMERTIC, self.dtype, scale, zero_point, self.axis).host(owner)
 
+    def along(self, rank: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return scales and zero points shaped to meet arrays of a rank.
+
+        >>> HostParams((0.5, 0.25), (0, 3), 1, quant_dtype("quint8")).along(4)[1].shape
+        (1, 2, 1, 1)
+        """
+        return (
+            along(self.scales, np.float32, self.axis, rank),
+            along(self.zero_points, np.int64, self.axis, rank),
+        )
+
     def stored(self, array: np.ndarray) -> np.ndarray:
         """Quantise an array."""
-        shape = [1] * array.ndim
-        if self.axis >= 0:
-            shape[self.axis] = -1
-        scale = np.array(self.scales, np.float32).reshape(shape if self.axis >= 0 else ())
-        zero = np.array(self.zero_points, np.float64).reshape(shape if self.axis >= 0 else ())
+        scale, zero = self.along(array.ndim)
         found = np.rint((array.astype(np.float32) / scale).astype(np.float64)) + zero
-        return np.clip(found, self.dtype.qmin, self.dtype.qmax).astype(self.dtype.storage)
+        kept: np.ndarray = np.clip(found, self.dtype.qmin, self.dtype.qmax)
+        return kept.astype(self.dtype.storage)
 
     def real(self, integers: np.ndarray) -> np.ndarray:
         """Return the numbers that integers stand for, in float32."""
-        shape = [1] * integers.ndim
-        if self.axis >= 0:
-            shape[self.axis] = -1
-        scale, zero = (
-            np.array(v).reshape(shape if self.axis >= 0 else ())
-            for v in (self.scales, self.zero_points)
-        )
-        return np.asarray((integers - zero).astype(np.float32) * scale.astype(np.float32))
+        scale, zero = self.along(integers.ndim)
+        return np.asarray((integers - zero).astype(np.float32) * scale)
 
     def carried(self) -> QuantizedDType:
         """Return a dtype that carries the scale, of which there must be one.

@@ -62,7 +62,10 @@ def _register_named(name: str, method: str) -> Callable[[Class], Class]:
     def register(cls: Class) -> Class:
         _check(method, cls)
         if name in _named:
-            raise AttrError(f"register: the name {name!r} is taken by {_named[name].__name__}")
+            raise AttrError(
+                f"register: the name is taken by {_named[name].__name__}, got {name!r}, expected "
+                "another"
+            )
         _named[name] = cls
         return cls
 
@@ -77,7 +80,9 @@ def named(name: str) -> type:
     """
     if name not in _named:
         known = ", ".join(sorted(_named)) or "none"
-        raise AttrError(f"QConfig: nothing is registered as {name!r}, expected one of: {known}")
+        raise AttrError(
+            f"QConfig: nothing is registered as that, got {name!r}, expected one of: {known}"
+        )
     return _named[name]
 
 
@@ -139,7 +144,9 @@ def register_quantized(qat_class: type) -> Callable[[Class], Class]:
 def _check(method: str, cls: Any) -> None:
     class_of("register", cls)
     if not callable(getattr(cls, method, None)):
-        raise AttrError(f"register: {cls.__name__} has no {method}, expected a class method")
+        raise AttrError(
+            f"register: {cls.__name__} has no {method}, got {cls!r}, expected a class method"
+        )
 
 
 def qat_classes(mapping: dict[type, type] | None = None) -> dict[type, type]:

@@ -45,10 +45,7 @@ def learn_rounding(
         pairs: inputs as the quantised network gives them, and results wanted of them.
         steps: of Adam, each on one pair.
     """
-    shape = [1] * weight.ndim
-    if params.axis >= 0:
-        shape[params.axis] = -1
-    scale = np.array(params.scales, np.float32).reshape(shape if params.axis >= 0 else ())
+    scale, _ = params.along(weight.ndim)
     ratio = weight.astype(np.float32) / scale
     floor = np.floor(ratio)
     part = np.clip((ratio - floor - _LOW) / (_HIGH - _LOW), 1e-3, 1 - 1e-3)

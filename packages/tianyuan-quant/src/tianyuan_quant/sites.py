@@ -320,5 +320,5 @@ class Run:
             missed = ", ".join(sorted(wanted - self.met))
             raise TraceError(
                 "quantization: the network runs other ops than on the example, "
-                f"it lacks {missed}; expected the same way for every input"
+                f"got none of {missed}, expected the same way for every input"
             )

@@ -95,8 +95,8 @@ def quantize_static(
     if not isinstance(model, Module):
         if target is None or not isinstance(qconfig, QConfig):
             raise AttrError(
-                "quantize_static: a file needs target=, the file to write, and one QConfig; got "
-                f"target={target!r} and {type(qconfig).__name__}"
+                f"quantize_static: a file is quantised to a file, got target={target!r} and "
+                f"{type(qconfig).__name__}, expected target=, the file to write, and one QConfig"
             )
         report = quantize_file(
             model, calibration_data, target, qconfig, keep, bias_correction, equalize,
@@ -154,11 +154,16 @@ def _checked(data: Iterable[Any]) -> list[Batch]:
         for x in batch:
             array = x.numpy()
             if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise AttrError(f"quantize_static: batch {index} has numbers that are not finite")
+                raise AttrError(
+                    f"quantize_static: batch {index} has numbers that are not finite, got "
+                    "infinities or NaN, expected none"
+                )
         if all(batch_size(x) for x in batch):
             batches.append(batch)
     if not batches:
-        raise AttrError("quantize_static: there is no calibration data, expected a batch")
+        raise AttrError(
+            "quantize_static: there is no calibration data, got no numbers, expected a batch"
+        )
     return batches
 
 
@@ -181,8 +186,8 @@ def _check_reached(op: str, parts: Sequence[tuple[str, QATModule]]) -> None:
     lost = [name for name, part in parts if part.with_act and not _has_seen(part)]
     if lost:
         raise AttrError(
-            f"{op}: no batch of the calibration data reaches {', '.join(lost[:8])}, expected data "
-            f"that does, or keep={lost[:8]} to leave these layers in floats"
+            f"{op}: no batch reaches some layers, got no data for {', '.join(lost[:8])}, expected "
+            f"data that does, or keep={lost[:8]} to leave these layers in floats"
         )
 
 

@@ -98,7 +98,7 @@ def quantize_weights(
     >>> result.module[0].weight.shape, result.report.layers[0].snr > 18
     ((8, 32), True)
     """
-    check_int4(bits, group)
+    check_int4("quantize_weights", bits, group)
 
     def module(layer: Any, owner: str) -> LinearInt4:
         return LinearInt4(layer, bits, group, owner)
@@ -137,10 +137,12 @@ def _quantised(
         check_no_target(op, target)
         return _network(op, model, keep, example, module)
     if target is None:
-        raise AttrError(f"{op}: target is missing, expected the file to write")
+        raise AttrError(f"{op}: target is missing, got None, expected the file to write")
     check_target(op, target)
     if example is not None:
-        raise AttrError(f"{op}: example is for networks, got one and the file {model}")
+        raise AttrError(
+            f"{op}: example is for networks, got one and the file {model}, expected None"
+        )
     return _file(op, model, keep, target, arrays)
 
 

@@ -110,7 +110,6 @@ class QATProduct(QATModule):
         if norm is None:
             weight = self.apply_quant_weight(self.plain_weight())
             y = self.calc(inp, weight, self._rounded(self.flat_bias(), inp))
-            y = y if norm is None else norm(y)
         elif norm.training and not norm.freeze:
             y = self._normalised(inp, norm)
         else:

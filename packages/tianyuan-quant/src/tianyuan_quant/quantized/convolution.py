@@ -51,7 +51,7 @@ class _Convolution(QuantizedProduct):
         if self.in_channels % self.groups or self.out_channels % self.groups:
             raise AttrError(
                 f"{self.owner}: groups do not divide the channels, got {groups} for {in_channels} "
-                f"and {out_channels}"
+                f"and {out_channels}, expected a divisor of both"
             )
         self.conv_mode = choice(self.owner, "conv_mode", conv_mode, _CONV_MODES)
         self.padding_mode = choice(self.owner, "padding_mode", padding_mode, _PADDING_MODES)
@@ -61,7 +61,8 @@ class _Convolution(QuantizedProduct):
         if layer.padding_mode != "zeros" or layer.conv_mode != "cross_correlation":
             raise AttrError(
                 f"{self.owner}: only zeros pad an integer convolution, got padding_mode="
-                f"{layer.padding_mode!r}, conv_mode={layer.conv_mode!r}"
+                f"{layer.padding_mode!r}, conv_mode={layer.conv_mode!r}, expected 'zeros' and "
+                "'cross_correlation'"
             )
         for name in _SHARED:
             setattr(self, name, getattr(layer, name))

@@ -53,8 +53,8 @@ class QuantizedModule(Module):
         """
         if self._result is None:
             raise AttrError(
-                f"{self.owner}: it is not known how its result is quantised, expected dtype="
-                "qint8(scale) or the like"
+                f"{self.owner}: it is not known how its result is quantised, got None, expected "
+                "dtype=qint8(scale) or the like"
             )
         return self._result
 
@@ -93,8 +93,8 @@ class QuantizedModule(Module):
     def training(self, value: bool) -> None:
         if value:
             raise AttrError(
-                f"{self.owner}: a quantised module cannot train, expected the training form that "
-                "quantize_qat returns"
+                f"{self.owner}: a quantised module cannot train, got train(), expected the "
+                "training form that quantize_qat returns"
             )
 
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -134,14 +134,14 @@ class Unreached(QuantizedModule):
     ...     Unreached("spare")(Tensor([1.0]))
     ... except AttrError as error:
     ...     print(error)
-    spare: its observer never ran, expected training or calibration that reaches it
+    spare: its observer never ran, got no batch, expected training or calibration that reaches it
     """
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Refuse: how results are quantised is not known."""
         raise AttrError(
-            f"{self.owner}: its observer never ran, expected training or calibration that reaches "
-            "it"
+            f"{self.owner}: its observer never ran, got no batch, expected training or "
+            "calibration that reaches it"
         )
 
 

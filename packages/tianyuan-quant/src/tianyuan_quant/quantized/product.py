@@ -73,7 +73,7 @@ class QuantizedProduct(QuantizedModule):
         if params.dtype.storage != "int8" or any(params.zero_points):
             raise AttrError(
                 f"{self.owner}: weights must be signed and symmetric, got {params.dtype.name} "
-                f"with zero point {params.zero_points[0]}"
+                f"with zero point {params.zero_points[0]}, expected int8 with 0"
             )
         biases = None if bias is None else bias.numpy().reshape(-1)
         check_finite(self.owner, "its layer", weight, *(() if biases is None else (biases,)))
@@ -117,7 +117,8 @@ class QuantizedProduct(QuantizedModule):
         if self.weight is None or self.weight_scale is None:
             missing = "weight" if self.weight is None else "scale for its weight"
             raise AttrError(
-                f"{self.owner}: it has no {missing} yet, expected fill(weight, bias, qparams)"
+                f"{self.owner}: it has no {missing} yet, got None, expected "
+                "fill(weight, bias, qparams)"
             )
         return self.weight
 

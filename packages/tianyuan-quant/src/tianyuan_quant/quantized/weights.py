@@ -135,7 +135,7 @@ class LinearInt4(_Stored):
 
     def __init__(self, layer: Any, bits: int = 4, group: int = 32, owner: str = "") -> None:
         super().__init__(owner)
-        check_int4(bits, group)
+        check_int4(self.owner, bits, group)
         q, scales = rounded_groups(self._weight_of(self.owner, layer), bits, group)
         self.in_features, self.group = q.shape[1], group
         self._keep(packed_int4(q), scales, layer.bias)
@@ -151,9 +151,9 @@ class LinearInt4(_Stored):
         return self._run("linear_int4", inp, group=self.group)
 
 
-def check_int4(bits: int, group: int) -> None:
-    """Raise AttrError for bits or groups that four bits cannot hold."""
+def check_int4(op: str, bits: int, group: int) -> None:
+    """Raise AttrError for bits that four cannot hold, or a group that holds nothing."""
     if bits not in (2, 3, 4):
-        raise AttrError(f"quantize_weights: bits must be 2, 3 or 4, got {bits!r}")
+        raise AttrError(f"{op}: bits are wrong, got {bits!r}, expected 2, 3 or 4")
     if isinstance(group, bool) or not isinstance(group, int) or group < 1:
-        raise AttrError(f"quantize_weights: group must be a positive int, got {group!r}")
+        raise AttrError(f"{op}: group is wrong, got {group!r}, expected a positive int")
