@@ -15,6 +15,7 @@ from tianyuan import native, registry
 from tianyuan.autodiff import GradManager
 from tianyuan.errors import AttrError, KernelError, ShapeError
 from tianyuan.imperative import dispatch
+from tianyuan.jit import trace
 
 RNG = np.random.default_rng(7)
 
@@ -87,6 +88,23 @@ def test_what_narrows_the_choice_of_kernels_is_heeded(core_calls: list[str]) -> 
     assert core_calls == ["mul"] * 4
     a * b
     assert core_calls == ["mul"] * 4
+
+
+def test_programs_heed_it_too() -> None:
+    run = trace(lambda a, b: a * b)
+    a, b = tensor(300), tensor(300)
+
+    def kernel() -> str:
+        np.testing.assert_array_equal(run(a, b).numpy(), a.numpy() * b.numpy())
+        (step,) = run.explain().steps
+        return step.kernel
+
+    usual = kernel()
+    with registry.use_isa("avx2"):
+        assert "__avx2_" in kernel()
+    with tianyuan.use_backend("numpy"):
+        assert "__numpy" in kernel()
+    assert kernel() == usual
 
 
 def test_gradients_of_first_and_second_order() -> None:

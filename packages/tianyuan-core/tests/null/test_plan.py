@@ -299,3 +299,27 @@ def programs(draw):
 @settings(max_examples=300, deadline=None)
 def test_any_graph_is_planned_rightly(graph):
     assert_plan(graph)
+
+
+def test_run_that_may_fail_leaves_states_alone_until_it_has_not():
+    b = Build()
+    s, x, i = b.state(4), b.input(4), b.input(2, dtype="int64", name="i")
+    new = b.add(s, x)
+    b.graph.updates = {0: new}
+    program = assert_plan(b.returns(b.take(b.exp(x), i, axis=0)))
+    ops = [step.op.name for step in program.steps]
+    written = [k for k, kind in enumerate(kinds(program)) if kind == "state"]
+    assert written
+    assert min(written) > ops.index("take")
+
+
+def test_two_results_do_not_take_the_memory_of_one_operand(brings):
+    op = registry.get_op("sgd_update")
+    brings(tools.paper_kernel(op, inplace=((0, 0), (1, 0))))
+    b = Build()
+    p, g, lr, v = b.exp(b.input(64)), b.input(64), b.input(), b.input(64)
+    new, velocity = b.sgd_update(
+        p, g, lr, v, momentum=0.5, weight_decay=0.0, nesterov=False
+    )  # fmt: skip
+    program = assert_plan(b.returns(b.exp(b.mul(new, velocity))))
+    assert program.arena_size == 512

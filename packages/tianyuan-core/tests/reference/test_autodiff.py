@@ -232,3 +232,23 @@ def test_a_gradient_of_another_float_dtype_becomes_its_inputs() -> None:
     assert y.dtype == np.float16
     assert w.grad.dtype == np.float32
     np.testing.assert_array_equal(w.grad.numpy(), 2 * x.sum(axis=0)[:, None] * np.ones((1, 3)))
+
+
+def test_a_target_given_twice_has_the_sum_of_its_seeds(x: ty.Parameter) -> None:
+    with GradManager().attach([x]) as manager:
+        y = x * x
+        manager.backward([y, y], [ty.Tensor(np.ones(x.shape)), ty.Tensor(np.full(x.shape, 2.0))])
+    np.testing.assert_allclose(x.grad.numpy(), 3 * 2 * x.numpy())
+
+
+def test_an_input_of_a_composed_op_that_is_given_twice_has_one_sum() -> None:
+    """Weight and bias are one tensor: y = norm(x) * t + t."""
+    rng = np.random.default_rng(2)
+    images, t = ty.Tensor(rng.standard_normal((3, 4, 5, 5))), ty.Parameter(np.arange(4.0))
+    with GradManager().attach([t]) as manager:
+        manager.backward(F.nn.group_norm(images, 2, True, t, t, 1e-5).sum())
+    groups = images.numpy().reshape(3, 2, 2, 5, 5)
+    centred = groups - groups.mean(axis=(2, 3, 4), keepdims=True)
+    scaled = centred / np.sqrt(groups.var(axis=(2, 3, 4), keepdims=True) + 1e-5)
+    want = scaled.reshape(3, 4, 5, 5).sum(axis=(0, 2, 3)) + 3 * 5 * 5
+    np.testing.assert_allclose(t.grad.numpy(), want, rtol=1e-5, atol=1e-4)

@@ -279,23 +279,36 @@ def test_level_zero_only_drops_dead_code():
 # convolutions and products
 
 
-def norm(b, x, channels, seed=1):
+def norm(b, x, channels, seed=1, eps=1e-5):
     statistics = [
         b.random(channels, seed=seed + i, positive=i == 1) for i in range(4)
     ]  # mean, variance, weight, bias
-    return b.batch_norm(x, *statistics, eps=1e-5)
+    return b.batch_norm(x, *statistics, eps=eps)
 
 
-@pytest.mark.parametrize("groups", [1, 2])
-def test_batch_norm_folds_into_the_convolution_before_it(groups):
+@pytest.mark.parametrize(("groups", "eps"), [(1, 1e-5), (2, 1e-5), (1, 0.5)])
+def test_batch_norm_folds_into_the_convolution_before_it(groups, eps):
     b = Build()
     x = b.input(2, 4, 5, 5)
     y = b.conv(x, b.random(6, 4 // groups, 3, 3), groups, 1)
     y = b.add(y, b.random(1, 6, 1, 1, seed=9))
-    after = fused(b.returns(b.relu(norm(b, y, 6))))
+    after = fused(b.returns(b.relu(norm(b, y, 6, eps=eps))))
     assert names(after) == ["conv2d_fused"]
     attrs = after.nodes[0].attrs
     assert (attrs.has_bias, attrs.has_residual, attrs.activation) == (True, False, "relu")
+
+
+@pytest.mark.parametrize("kind", ["conv", "product"])
+def test_second_residual_stays_apart(kind):
+    b = Build()
+    if kind == "conv":
+        y = b.conv(b.input(2, 4, 5, 5), b.random(6, 4, 1, 1))
+    else:
+        y = b.product(b.input(3, 4), b.random(4, 6))
+    first, second = b.input(*y.spec.shape), b.input(*y.spec.shape)
+    after = fused(b.returns(b.relu(b.add(second, b.add(y, first)))))
+    assert len(after.nodes) == 2 + (kind == "conv") * 0
+    assert after.nodes[0].attrs.has_residual
 
 
 def test_scale_and_shift_per_channel_fold_into_the_convolution():

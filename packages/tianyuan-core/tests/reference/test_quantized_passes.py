@@ -354,3 +354,74 @@ def test_what_more_than_one_integer_decides_is_not_looked_up():
     for value in (b.mul(x, y), b.mul(b.exp(x), rows), b.softmax(x, axis=1)):
         graph = b.returns(b.q(value))
         assert "lookup_quantized" not in names(passes.optimise(graph))
+
+
+def test_scales_of_channels_follow_their_axis():
+    b = Build()
+    x = b.dq(b.input(2, 3, 4, dtype="int8"), [0.5, 0.25, 0.125], [1, -2, 3], 1)
+    graph = b.returns(b.transpose(x, perm=(1, 2, 0)))
+    after = passes.optimise(graph)
+    assert names(after) == ["transpose", "dequantize"]
+    np.testing.assert_array_equal(run(after)[0], run(graph)[0])
+
+
+def test_crossed_bounds_leave_the_outer_one():
+    for outer, inner, high, low in (("maximum", "minimum", -1, 0.5), ("minimum", "maximum", 2, -1)):
+        b = Build()
+        y = b.conv(b.qdq(b.input(1, 4, 6, 6)), b.weight(8, 4, 3, 3))
+        y = getattr(b, inner)(y, b.constant(np.float32(high)))
+        y = getattr(b, outer)(y, b.constant(np.float32(low)))
+        graph = b.returns(b.q(y, 0.05, -11, "int8"))
+        after = passes.optimise(graph)
+        assert names(after) == ["quantize", "conv2d_quantized"]
+        assert np.unique(run(graph)[0]).size == 1
+        np.testing.assert_array_equal(run(after)[0], run(graph)[0])
+
+
+def test_bounds_of_one_reader_are_not_those_of_others():
+    b = Build()
+    form = {"scale": f32(0.15), "zero_point": -11, "dtype": "int8"}
+    y = b.q(b.conv(b.qdq(b.input(1, 4, 6, 6)), b.weight(8, 4, 3, 3)), 0.15, -11, "int8")
+    bounded = b.requantize(y, x_zero_point=-11, multiplier=1.0, lower=-20, upper=5, **form)
+    check(b.returns(y, bounded), "quantize", "conv2d_quantized", "requantize")
+
+
+@pytest.mark.parametrize("axes", [(1,), (1, 2), (3,)])
+def test_means_over_other_axes_than_pixels_stay_in_floats(axes):
+    b = Build()
+    graph = b.returns(b.q(b.mean(b.qdq(b.input(2, 3, 4, 5)), axes=axes, keepdims=True)))
+    after = passes.optimise(graph)
+    assert names(after) == ["quantize", "dequantize", "mean", "quantize"]
+    np.testing.assert_array_equal(run(after)[0], run(graph)[0])
+
+
+@pytest.mark.parametrize(("scale", "zero"), [(1.0, 0), (1.0, 3), (4.0, 0), (4.0, -2)])
+def test_stored_biases_have_the_accumulators_scale_and_no_zero_point(scale, zero):
+    b = Build()
+    data = np.array([1000, -5, 77], np.int32)
+    own = np.float32(0.03) * np.float32(0.5)
+    w = b.dq(b.constant(np.ones((3, 2, 1, 1), np.int8)), 0.5, 0)
+    bias = b.dq(b.constant(data), [own * scale] * 3, [zero] * 3, 0)
+    y = b.add(b.conv(b.qdq(b.input(1, 2, 4, 4)), w, 0), b.reshape(bias, shape=(1, 3, 1, 1)))
+    after = passes.optimise(b.returns(b.q(y, 0.1, 0, "int8")))
+    assert names(after) == ["quantize", "conv2d_quantized"]
+    (stored,) = (c.array for c in after.constants.values() if c.array.dtype == np.int32)
+    np.testing.assert_array_equal(stored, (data - zero) * int(scale))
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 1, 6), (1, 8, 6, 1), (1, 1, 1, 6), (8, 6, 6)])
+def test_what_varies_over_pixels_is_no_bias(shape):
+    def build(b):
+        y = b.conv(b.qdq(b.input(1, 4, 6, 6)), b.weight(8, 4, 3, 3))
+        return b.q(b.add(y, b.constant(b.rng.standard_normal(shape).astype(np.float32))), 0.05)
+
+    refused(build)
+
+
+def test_a_constant_of_more_axes_gives_the_result_its_axes():
+    b = Build()
+    y = b.add(b.exp(b.qdq(b.input(4, 6))), b.constant(np.ones((1, 1, 1), np.float32)))
+    graph = b.returns(b.q(y, 0.1))
+    after = passes.optimise(graph)
+    assert after.outputs[0].spec.shape == (1, 4, 6)
+    np.testing.assert_array_equal(run(after)[0], run(graph)[0])

@@ -9,6 +9,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from tianyuan import registry
+from tianyuan.errors import ShapeError
+from tianyuan.op import TensorSpec
 from tianyuan.ops import quantized_rules as rules
 from tianyuan.ops.reference import evaluate
 from tianyuan.testing.cases import cases_of
@@ -72,3 +74,34 @@ def test_products_without_outputs_have_no_zero_points(name: str):
     arrays = [np.zeros(shape, np.int8) for shape in shapes]
     (got,) = evaluate(registry.get_op(name), arrays, replace(attrs, x_zero_point=0))
     assert got.shape == ((2, 0) if name.startswith("matmul") else (1, 0, 4, 4))
+
+
+def test_what_is_no_number_becomes_the_lower_bound():
+    """Two terms beyond float32 that cancel: their sum is as far up as down."""
+    op = registry.get_op("add_quantized")
+    attrs = op.attrs(
+        a_zero_point=0, b_zero_point=0, a_multiplier=2.0**126, b_multiplier=2.0**126, scale=1.0,
+        zero_point=4, dtype="int8", lower=-100, upper=90,
+    )  # fmt: skip
+    a, b = np.int8([127, 127, -128, -128]), np.int8([-128, 127, 127, -128])
+    with np.errstate(over="ignore", invalid="ignore"):
+        (got,) = evaluate(op, [a, b], attrs)
+    assert got.tolist() == [-100, 90, -100, -100]
+
+
+def test_sums_are_refused_from_the_first_length_that_may_leave_int32():
+    """The farthest from zero points: 255 (uint8 from 0) and 128 (int8 from 0)."""
+    op, case = registry.get_op("matmul_quantized"), next(iter(cases_of("matmul_quantized")))
+    attrs = replace(
+        case.attrs, transpose_a=False, transpose_b=False, has_bias=False, has_residual=False,
+        x_zero_point=0, w_zero_points=(0,), multipliers=(1.0,),
+    )  # fmt: skip
+
+    def infer(length: int) -> None:
+        shapes = ((1, length), "uint8"), ((length, 1), "int8")
+        op.infer([TensorSpec(shape, np.dtype(dtype)) for shape, dtype in shapes], attrs)
+
+    longest = (2**31 - 1) // (255 * 128)
+    infer(longest)
+    with pytest.raises(ShapeError, match=f"got {longest + 1} terms, expected at most {longest}"):
+        infer(longest + 1)

@@ -22,7 +22,7 @@ class Scaled(M.Module):
         super().__init__()
         self.k, self.flag, self.mode, self.pair = 2.0, False, "up", (1, 2)
         self.table, self.names, self.array = {"a": 1.0}, [1.0, 2.0], np.ones(4, "float32")
-        self.layers = [M.Identity()]
+        self.layers, self.chosen = [M.Identity()], {1, 2}
         self.traces = 0
 
     def forward(self, x):
@@ -30,13 +30,14 @@ class Scaled(M.Module):
         for layer in self.layers:
             x = layer(x)
         x = x * self.k * sum(self.table.values()) * ty.Tensor(self.array)
-        x = x + sum(self.pair) + sum(self.names)
+        x = x + sum(self.pair) + sum(self.names) + sum(self.chosen)
         return -x if self.flag else x if self.mode == "up" else x - 100
 
 
 def expected(net, x=X):
     x = x * 2.0 ** len([m for m in net.layers if isinstance(m, Twice)])
-    x = x * net.k * sum(net.table.values()) * net.array + sum(net.pair) + sum(net.names)
+    x = x * net.k * sum(net.table.values()) * net.array
+    x = x + sum(net.pair) + sum(net.names) + sum(net.chosen)
     return -x if net.flag else x if net.mode == "up" else x - 100
 
 
@@ -54,6 +55,8 @@ CHANGES = {
     "table in place": lambda net: net.table.update(b=7.0),
     "names": lambda net: setattr(net, "names", [8.0]),
     "names in place": lambda net: net.names.append(9.0),
+    "chosen": lambda net: setattr(net, "chosen", {1, 3}),
+    "chosen in place": lambda net: (net.chosen.remove(2), net.chosen.add(5)),
     "array": lambda net: setattr(net, "array", np.full(4, 3, "float32")),
     "array in place": lambda net: net.array.__setitem__(1, 5.0),
     "layers": lambda net: setattr(net, "layers", [Twice()]),

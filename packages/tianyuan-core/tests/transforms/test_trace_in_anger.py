@@ -17,7 +17,8 @@ from tianyuan import random
 from tianyuan.autodiff import GradManager, grad
 from tianyuan.errors import KernelError, ShapeError, TraceError
 from tianyuan.imperative.state import state
-from tianyuan.jit import trace
+from tianyuan.jit import load, trace
+from tianyuan.jit.model import Model
 
 Wrap = Callable[[Callable], Callable]
 BOTH: list[Wrap] = [lambda function: function, trace(opt_level=0)]
@@ -372,3 +373,44 @@ def test_an_index_out_of_range_leaves_the_state_that_it_would_write() -> None:
         write(ty.Tensor([1, 7], dtype="int32"))
     np.testing.assert_array_equal(table.numpy(), before)
     assert other.item() == 2
+
+
+@pytest.fixture
+def doubling(tmp_path) -> Model:
+    run = trace(lambda x: x * 2, capture_as_const=True)
+    run(ty.Tensor(np.ones(3)))
+    run.dump(tmp_path / "double.tym")
+    return load(tmp_path / "double.tym")
+
+
+def test_memory_that_a_caller_holds_too_is_not_written(doubling: Model) -> None:
+    held = np.zeros((2, 3), np.float32)
+    x = doubling(ty.Tensor(np.ones(3)), out=[held[0]])
+
+    @trace
+    def advance() -> None:
+        nonlocal x
+        x += 1
+
+    advance()
+    advance()
+    assert x.tolist() == [4.0, 4.0, 4.0]
+    np.testing.assert_array_equal(held, [[2, 2, 2], [0, 0, 0]])
+
+
+def test_a_program_is_of_as_many_threads_as_are_wanted_now(doubling: Model) -> None:
+    """Scratch is planned for a number of threads; more of them would write behind it."""
+    before = ty.get_num_threads()
+    try:
+        for count in (1, 3, 2):
+            ty.set_num_threads(count)
+            np.testing.assert_array_equal(doubling(np.ones(3, np.float32)), [2, 2, 2])
+            assert doubling.program().threads == count
+    finally:
+        ty.set_num_threads(before)
+
+
+def test_an_argument_that_is_a_tensor_of_the_functions_own_is_so_only_then() -> None:
+    own = ty.Parameter([3.0])
+    run = trace(lambda x: x * own)
+    assert [run(x).item() for x in (own, ty.Tensor([5.0]), own)] == [9.0, 15.0, 9.0]

@@ -148,3 +148,18 @@ def test_learned_positions_go_to_onnx(length, tmp_path):
     for t in (1, 5, 16):
         x = np.ones((2, t, 8), "float32")
         assert session.run(None, {"x": x})[0] == pytest.approx(x + TABLE[:t])
+
+
+@pytest.mark.parametrize(
+    "total",
+    [lambda n: np.arange(n).sum(), lambda n: sum(range(n)), lambda n: ty.Tensor([sum(range(n))])],
+    ids=["numpy", "range", "tensor"],
+)
+def test_a_number_made_of_an_extent_is_of_one_size(total):
+    """The graphs of two sizes differ in the value of a constant alone."""
+    run = trace(lambda x: x * total(x.shape[0]), dynamic_shapes={"x": {0: "n"}})
+    with pytest.warns(UserWarning, match=r"dimension n is used as a plain number at .*sizes\.py:"):
+        run(ty.Tensor(np.ones(3, "float32")))
+    for n in (3, 5, 2):
+        found = run(ty.Tensor(np.ones(n, "float32")))
+        assert found.numpy() == pytest.approx(np.full(n, n * (n - 1) / 2))

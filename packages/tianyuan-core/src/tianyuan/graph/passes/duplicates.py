@@ -46,7 +46,6 @@ def _merge_constants(to: Rebuilder) -> bool:
     for old, constant in to.source.constants.items():
         key: Any = (id(constant), old.layout)
         if old.spec.nbytes <= SMALL:
-            array = constant.array
-            key = (array.dtype.name, array.shape, array.tobytes(), old.layout, old.spec)
+            key = (constant.array.tobytes(), old.layout, old.spec)
         to.map[old] = seen.setdefault(key, to.map[old])
     return len(seen) < len(to.source.constants)

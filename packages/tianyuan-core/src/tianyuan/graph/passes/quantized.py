@@ -97,7 +97,7 @@ def _clamped(to: Rebuilder, node: Node, users: Users) -> list[Value] | None:
     source, attrs = to.map[node.inputs[0]], node.attrs
     form = Form(attrs.scale, attrs.zero_point, attrs.dtype, attrs.lower, attrs.upper)
     kept = source.spec.quant == form.quant and source.spec.dtype.name == form.dtype
-    if not kept or attrs.multiplier != 1.0 or attrs.x_zero_point != attrs.zero_point:
+    if not kept or attrs.multiplier != 1.0:
         return None
     if _within(source, form):
         return [source]
