@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import subprocess
 import sys
@@ -52,6 +53,44 @@ def test_a_torch_tensor_is_shared_both_ways(torch: Any, dtype: str) -> None:
     theirs[1, 2] = 1
     np.testing.assert_array_equal(ours.numpy(), from_torch(theirs))
     assert torch.equal(back, theirs)
+
+
+# Where a DLTensor holds what, in bytes, by dlpack.h.
+LANES, EXTENTS, STRIDES, OFFSET = 22, 24, 32, 40
+
+
+def capsule_of(array: np.ndarray) -> tuple[Any, int]:
+    """Return a capsule that numpy makes, and where its DLTensor lies."""
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    capsule = array.__dlpack__()
+    return capsule, pointer(capsule, b"dltensor")
+
+
+def test_data_may_begin_behind_its_address() -> None:
+    array = np.arange(12, dtype=np.float32)
+    capsule, place = capsule_of(array)
+    extents = ctypes.POINTER(ctypes.c_int64).from_address(place + EXTENTS)
+    extents[0] = 9
+    ctypes.c_uint64.from_address(place + OFFSET).value = 3 * 4
+    tensor = from_dlpack(capsule)
+    np.testing.assert_array_equal(tensor.numpy(), array[3:])
+    array[3] = -1
+    assert tensor[0].item() == -1
+
+
+def test_data_without_strides_is_contiguous() -> None:
+    array = np.arange(6, dtype=np.int32).reshape(2, 3)
+    capsule, place = capsule_of(array)
+    ctypes.c_void_p.from_address(place + STRIDES).value = None
+    np.testing.assert_array_equal(from_dlpack(capsule).numpy(), array)
+
+
+def test_vectors_as_elements_are_refused() -> None:
+    capsule, place = capsule_of(np.zeros(4, np.float32))
+    ctypes.c_uint16.from_address(place + LANES).value = 4
+    with pytest.raises(DTypeError, match="got kind 2 of 32 bits and 4 lanes"):
+        from_dlpack(capsule)
 
 
 def test_a_capsule_is_taken_once(torch: Any) -> None:

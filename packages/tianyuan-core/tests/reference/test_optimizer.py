@@ -161,6 +161,27 @@ def test_traced_step_follows_other_hyperparameters() -> None:
         _agree(params, leaves)
 
 
+@pytest.mark.parametrize("corrected", [True, False])
+@pytest.mark.parametrize(("decay", "always"), [(0.0, False), (0.0, True), (0.3, False), (0.3, True)])
+def test_steps_of_lamb_are_the_papers(decay: float, always: bool, corrected: bool) -> None:
+    """Y. You et al., 2020, algorithm 2; without decay the ratio is optional."""
+    rng, lr, b1, b2, eps = np.random.default_rng(4), 0.1, 0.8, 0.95, 1e-3
+    want, m, v = rng.standard_normal((3, 4)), np.zeros((3, 4)), np.zeros((3, 4))
+    weight = Parameter(want)
+    optimizer = optim.LAMB(weight, lr, (b1, b2), eps, corrected, decay, always)
+    for step in range(1, 5):
+        g = rng.standard_normal((3, 4))
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+        first, second = (m / (1 - b1**step), v / (1 - b2**step)) if corrected else (m, v)
+        change = first / (np.sqrt(second) + eps) + decay * want
+        if decay or always:
+            change = change * np.linalg.norm(want) / np.linalg.norm(change)
+        want = want - lr * change
+        weight.grad = Tensor(g)
+        optimizer.step()
+        np.testing.assert_allclose(weight.numpy(), want, rtol=1e-4, atol=1e-5)
+
+
 def test_lamb_of_float16_keeps_a_master_copy() -> None:
     half = [Parameter(param.numpy(), dtype="float16") for param in _parameters()]
     full = [Parameter(param.numpy().astype(np.float32)) for param in half]

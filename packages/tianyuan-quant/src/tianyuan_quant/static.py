@@ -117,17 +117,7 @@ def quantize_static(
             f"quantize_static: nothing is left to quantise, got {type(model).__name__} and "
             f"keep={list(keep)}, expected {LAYERS}"
         )
-    for name, part in parts:
-        _check_watched(name, part)
-    with hide_fake_quant(net):
-        enable_observer(net)
-        for batch in batches:
-            net(*batch)
-        disable_observer(net)
-    _check_reached(op, parts)
-    for name, part in parts:
-        _freeze(name, part)
-    enable_fake_quant(net)
+    _calibrate(op, net, parts, batches)
     if rounding_steps:
         _learn_roundings(net, parts, batches, rounding_steps)
     shifts = {}
@@ -169,6 +159,23 @@ def _checked(data: Iterable[Any]) -> list[Batch]:
 
 def _parts(net: Module) -> list[tuple[str, QATModule]]:
     return [(n.split("table.")[-1], m) for n, m in net.named_modules() if isinstance(m, QATModule)]
+
+
+def _calibrate(
+    op: str, net: Module, parts: Sequence[tuple[str, QATModule]], batches: Sequence[Batch]
+) -> None:
+    """Let observers watch data, keep what they decided, and fake-quantise by that."""
+    for name, part in parts:
+        _check_watched(name, part)
+    with hide_fake_quant(net):
+        enable_observer(net)
+        for batch in batches:
+            net(*batch)
+        disable_observer(net)
+    _check_reached(op, parts)
+    for name, part in parts:
+        _freeze(name, part)
+    enable_fake_quant(net)
 
 
 def _check_watched(name: str, part: QATModule) -> None:
