@@ -214,7 +214,7 @@ def test_a_module_of_ops_is_quantised_as_the_error_says(tmp_path):
     x = np.random.default_rng(4).standard_normal((8, 3, 6, 6)).astype(np.float32)
     net = from_module(theirs, (torch.tensor(x),))
     for call in (lambda: Q.quantize_static(net, [x]), lambda: Q.quantize_dynamic(net)):
-        with pytest.raises(AttrError, match="is quantised as a file: trace it, dump it, give"):
+        with pytest.raises(AttrError, match="but their files: trace the network, dump it, give"):
             call()
     source, target = dumped(net, x, tmp_path / "net.tym"), tmp_path / "int8.tym"
     found = Q.quantize_static(source, [x], target=target).module

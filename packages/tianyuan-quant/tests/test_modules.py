@@ -109,7 +109,7 @@ def test_what_is_missing_is_named():
     layer.fill(data(2, 2, 1, 1), None, WEIGHT)
     with pytest.raises(AttrError, match="stem: it is not known how its result is quantised"):
         layer(x)
-    with pytest.raises(AttrError, match="Linear: it has no weight yet, expected fill"):
+    with pytest.raises(AttrError, match="Linear: it has no weight yet, got None, expected fill"):
         quantized.Linear(RESULT)(integers(data(2, 3)))
     with pytest.raises(AttrError, match="weights must be signed and symmetric, got quint8"):
         layer.fill(data(2, 2, 1, 1), None, INPUT)

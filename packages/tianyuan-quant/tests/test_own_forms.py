@@ -166,7 +166,7 @@ def test_a_weight_without_its_scale_says_what_is_missing():
     layer = M.quantized.Conv2d(3, 4, 1, dtype=Q.create_qparams(scale=0.1))
     layer.weight = tianyuan.Parameter(np.ones((4, 3, 1, 1), np.int8))
     q = M.quantized.QuantStub(Q.create_qparams(scale=0.1))(Tensor(X))
-    with pytest.raises(AttrError, match=r"no scale for its weight yet, expected fill\("):
+    with pytest.raises(AttrError, match=r"no scale for its weight yet, got None, expected fill\("):
         layer(q)
 
 

@@ -98,7 +98,7 @@ def cross_entropy(
     if not 0 <= label_smooth <= 1:
         raise AttrError(
             f"cross_entropy: label_smooth must be in 0 to 1, got {label_smooth}, "
-            "expected 0 <= label_smooth < 1"
+            "expected 0 <= label_smooth <= 1"
         )
     scores = floating(tensor("cross_entropy", pred, "pred"))
     axis = shapes.normalize_axis("cross_entropy", axis, scores.ndim)
