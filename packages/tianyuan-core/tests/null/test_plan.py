@@ -199,7 +199,7 @@ def test_zero_size_values():
 
 def test_graph_that_was_not_lowered_is_refused():
     b = Build()
-    with pytest.raises(GraphError, match="exp has no kernel, expected a lowered graph"):
+    with pytest.raises(GraphError, match="exp has no kernel, got None, expected a lowered graph"):
         plan.plan(b.returns(b.exp(b.exp(b.input(4)))))
 
 

@@ -202,8 +202,10 @@ def test_wrong_inputs_are_named(tmp_path):
         loaded = load(tmp_path / "m.onnx")
         with pytest.raises(TypeError, match="unknown input, got 'z', expected x"):
             loaded(z=floats(1, 3, 16, 16))
-        with pytest.raises(TypeError, match="inputs are missing, expected x"):
+        with pytest.raises(TypeError, match="inputs are missing, got none, expected also x"):
             loaded()
+        with pytest.raises(TypeError, match="given twice, got 'x' by place and by name"):
+            loaded(floats(1, 3, 16, 16), x=floats(1, 3, 16, 16))
         with pytest.raises(TypeError, match="too many inputs"):
             loaded(floats(1), floats(1))
         with pytest.raises(ShapeError, match="'x' has the wrong shape, got .*15.*, expected .*16"):

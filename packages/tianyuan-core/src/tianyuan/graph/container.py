@@ -237,12 +237,12 @@ def container_bytes(
 
 def _plain(name: str, value: np.ndarray) -> np.ndarray:
     if not isinstance(name, str) or not _is_text(name):
-        raise ValueError(f"model file: tensor name is not text, got {name!r}")
+        raise ValueError(f"model file: tensor name is not text, got {name!r}, expected a str")
     if name.startswith(_PAD) or name == "__metadata__":
-        raise ValueError(f"model file: tensor name is reserved, got {name!r}")
+        raise ValueError(f"model file: tensor name is reserved, got {name!r}, expected another")
     array = np.asarray(value)
     if array.ndim > _MAX_RANK:
-        raise ValueError(f"model file: tensor {name!r} has too many dimensions, got {array.ndim}")
+        raise ValueError(f"model file: rank of {name!r}, got {array.ndim}, expected <= {_MAX_RANK}")
     if as_dtype(array.dtype).name not in _SAFE_NAMES:
         raise DTypeError(
             f"model file: tensor {name!r} has a dtype that files do not hold, got "
@@ -268,9 +268,11 @@ def _header(
 ) -> bytes:
     for key, value in extra.items():
         if key in _RESERVED:
-            raise ValueError(f"model file: metadata key is reserved, got {key!r}")
+            raise ValueError(f"model file: metadata key is reserved, got {key!r}, expected another")
         if not (isinstance(key, str) and isinstance(value, str) and _is_text(key + value)):
-            raise ValueError(f"model file: metadata must be text, got {key!r}: {value!r}")
+            raise ValueError(
+                f"model file: metadata is no text, got {key!r}: {value!r}, expected str"
+            )
     metadata = {
         _VERSION: str(FORMAT_VERSION),
         _DIGEST: "0" * (2 * _DIGEST_SIZE),
@@ -340,9 +342,13 @@ def _mode_of(target: str) -> int | None:
     except FileNotFoundError:
         return None
     if stat.S_ISDIR(found.st_mode):
-        raise IsADirectoryError(f"model file: cannot replace a directory, got {target}")
+        raise IsADirectoryError(
+            f"model file: cannot replace a directory, got {target}, expected a file"
+        )
     if not stat.S_ISREG(found.st_mode):
-        raise OSError(f"model file: cannot replace what is not a regular file, got {target}")
+        raise OSError(
+            f"model file: cannot replace what is not a regular file, got {target}, expected one"
+        )
     return stat.S_IMODE(found.st_mode)
 
 
@@ -423,7 +429,9 @@ def _parse(name: str, text: str | bytes, what: str) -> dict[str, Any]:
     try:
         value = json.loads(text, object_pairs_hook=_distinct)
     except (ValueError, RecursionError) as error:
-        raise ModelFormatError(f"{name}: {what} is not valid JSON, got {error}") from None
+        raise ModelFormatError(
+            f"{name}: {what} is not valid JSON, got {error}, expected an object"
+        ) from None
     if not isinstance(value, dict):
         _fail(name, f"{what} is wrong", f"JSON {type(value).__name__}", "an object")
     return value
@@ -432,7 +440,7 @@ def _parse(name: str, text: str | bytes, what: str) -> dict[str, Any]:
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        raise ValueError("a key that stands twice")
+        raise ValueError("got a key that stands twice, expected it once")
     return result
 
 

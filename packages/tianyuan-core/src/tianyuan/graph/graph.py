@@ -248,7 +248,7 @@ class Rebuilder:
                 replaced = self.keep(node)
             if len(replaced) != len(node.outputs):
                 raise GraphError(
-                    f"{node.op.name}: replaced by {len(replaced)} values, "
+                    f"{node.op.name}: wrong count of values in its place, got {len(replaced)}, "
                     f"expected {len(node.outputs)}"
                 )
             self.map.update(zip(node.outputs, replaced, strict=True))

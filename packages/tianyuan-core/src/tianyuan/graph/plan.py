@@ -74,7 +74,9 @@ class _Planner:
         self.nodes = [node for node in graph.nodes if not is_alias(node)]
         for node in self.nodes:
             if node.kernel is None:
-                raise GraphError(f"plan: {node.op.name} has no kernel, expected a lowered graph")
+                raise GraphError(
+                    f"plan: {node.op.name} has no kernel, got None, expected a lowered graph"
+                )
         self.time = {node: index for index, node in enumerate(self.nodes)}
         self.end = len(self.nodes)
         self.last_check = max((self.time[n] for n in self.nodes if _may_fail(n)), default=-1)

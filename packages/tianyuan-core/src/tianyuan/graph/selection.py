@@ -153,7 +153,8 @@ def choices_of(
         reasons = "; ".join(f"{name}: {why}" for name, why in refused) or "no kernel is known"
         inputs = ", ".join(str(spec) for spec in call.inputs)
         raise KernelError(
-            f"{node.op.name}: no kernel serves ({inputs}) in plain layouts on {device}: {reasons}"
+            f"{node.op.name}: no kernel serves ({inputs}) in plain layouts on {device}: "
+            f"got {reasons}, expected one that accepts"
         )
     items.sort(key=lambda c: (bool(c.kernel and c.kernel.is_reference), c.cost))
     varying = [index for index, value in enumerate(node.inputs) if value not in constants]

@@ -138,7 +138,9 @@ class _Reader:
         """Read a valid size of every symbol, at which the graph is inferred when it is read."""
         for name, size in item.items():
             if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size < 2**31:
-                raise self.fail(f"graph has a wrong size of {name!r}, got {_short(size)}")
+                raise self.fail(
+                    f"graph has a wrong size of {name!r}, got {_short(size)}, expected a 31-bit int"
+                )
             self.sizes[name] = size
 
     def fail(self, what: str) -> ModelFormatError:
@@ -147,27 +149,36 @@ class _Reader:
     def want(self, item: Any, key: str, kind: type | tuple[type, ...]) -> Any:
         """Return a member of a JSON object that must be of a kind."""
         if not isinstance(item, dict) or key not in item:
-            raise self.fail(f"graph lacks {key!r}")
+            raise self.fail(f"graph lacks {key!r}, got {_short(item)}, expected an object with it")
         value = item[key]
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
-            raise self.fail(f"graph has a wrong {key!r}, got {_short(value)}")
+            names = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
+            raise self.fail(f"graph has a wrong {key!r}, got {_short(value)}, expected {names}")
         return value
 
     def define(self, number: int, value: Value) -> None:
         if number in self.values:
-            raise self.fail(f"graph defines value {number} twice")
+            raise self.fail(
+                f"graph defines a value twice, got {number} again, expected a new number"
+            )
         self.values[number] = value
 
     def lookup(self, number: Any) -> Value:
         if not isinstance(number, int) or number not in self.values:
-            raise self.fail(f"graph reads a value that is not defined before, got {_short(number)}")
+            raise self.fail(
+                f"graph reads a value that is not defined before, got {_short(number)}, expected "
+                "the number of one that is"
+            )
         return self.values[number]
 
     def spec(self, item: Any) -> TensorSpec:
         shape = self.want(item, "shape", list)
         name = self.want(item, "dtype", str)
         if name not in dtypes.CODES or len(shape) > _MAX_RANK:
-            raise self.fail(f"graph has an unknown spec, got {_short(item)}")
+            raise self.fail(
+                f"graph has an unknown spec, got {_short(item)}, expected a known dtype and at "
+                f"most {_MAX_RANK} extents"
+            )
         extents = tuple(self.extent(n) for n in shape)
         return TensorSpec(extents, dtypes.as_dtype(name), "cpu", self.quant(item.get("quant")))
 
@@ -176,15 +187,17 @@ class _Reader:
             return None
         scales, zeros = self.want(item, "scales", list), self.want(item, "zero_points", list)
         if not scales or len(scales) != len(zeros) or not all(map(is_factor, scales)):
-            raise self.fail(f"graph has wrong scales, got {_short(scales)}")
+            raise self.fail(
+                f"graph has wrong scales, got {_short(scales)}, expected positive float32"
+            )
         if not all(type(zero) is int and abs(zero) < 2**31 for zero in zeros):
-            raise self.fail(f"graph has wrong zero points, got {_short(zeros)}")
+            raise self.fail(f"graph has wrong zero points, got {_short(zeros)}, expected int32")
         return QuantParams(tuple(map(float, scales)), tuple(zeros), self.want(item, "axis", int))
 
     def extent(self, item: Any) -> int:
         if isinstance(item, int) and not isinstance(item, bool):
             if item < 0:
-                raise self.fail(f"graph has a negative extent, got {item}")
+                raise self.fail(f"graph has a negative extent, got {item}, expected at least 0")
             return item
         return self.dim(item)
 
@@ -206,8 +219,8 @@ class _Reader:
         known = _kinds(op.attrs)
         if item.keys() != known.keys():
             raise self.fail(
-                f"{op.name} has attributes {', '.join(sorted(item)) or 'none'}, expected "
-                f"{', '.join(sorted(known)) or 'none'}"
+                f"{op.name} has other attributes, got {', '.join(sorted(item)) or 'none'}, "
+                f"expected {', '.join(sorted(known)) or 'none'}"
             )
         return op.attrs(**{k: self.attr(op, k, kind, item[k]) for k, kind in known.items()})
 
@@ -218,7 +231,9 @@ class _Reader:
         except (TypeError, ValueError, KeyError, OverflowError) as error:
             if isinstance(error, ModelFormatError):
                 raise
-            raise self.fail(f"{op.name} has a wrong {name!r}, got {_short(item)}") from None
+            raise self.fail(
+                f"{op.name} has a wrong {name!r}, got {_short(item)}, expected {kind}"
+            ) from None
 
 
 @cache
@@ -344,10 +359,14 @@ def _read_node(reader: _Reader, item: Any) -> None:
     try:
         op = registry.get_op(name)
     except KeyError:
-        raise reader.fail(f"graph uses an unknown op, got {_short(name)}") from None
+        raise reader.fail(
+            f"graph uses an unknown op, got {_short(name)}, expected one of this core"
+        ) from None
     version = reader.want(item, "version", int)
     if version > op.version:
-        raise reader.fail(f"{name} has version {version}, this core knows up to {op.version}")
+        raise reader.fail(
+            f"{name} is too new for this core, got version {version}, expected up to {op.version}"
+        )
     inputs = [reader.lookup(number) for number in reader.want(item, "inputs", list)]
     attrs = reader.attrs(op, reader.want(item, "attrs", dict))
     try:
@@ -359,6 +378,8 @@ def _read_node(reader: _Reader, item: Any) -> None:
         raise reader.fail(f"graph is not valid: {error}") from None
     numbers = reader.want(item, "outputs", list)
     if len(numbers) != len(outputs) or not all(isinstance(n, int) for n in numbers):
-        raise reader.fail(f"{name} has {len(numbers)} outputs, expected {len(outputs)}")
+        raise reader.fail(
+            f"{name} has a wrong count of outputs, got {len(numbers)}, expected {len(outputs)}"
+        )
     for number, value in zip(numbers, outputs, strict=True):
         reader.define(number, value)

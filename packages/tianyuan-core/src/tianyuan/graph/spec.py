@@ -38,7 +38,9 @@ def check_effects(before: Graph, after: Graph) -> None:
     """Raise GraphError unless a pass kept every effect, in order."""
     kept, had = list(_effects(after)), list(_effects(before))
     if kept != had:
-        raise GraphError(f"graph: rule 'effects keep their order' is broken: {had} became {kept}")
+        raise GraphError(
+            f"graph: rule 'effects keep their order' is broken, got {kept}, expected {had}"
+        )
 
 
 def _effects(graph: Graph) -> Iterator[tuple[str, str]]:

@@ -89,7 +89,9 @@ def apply(op: Op, operands: Sequence[Any], attrs: Any) -> Any:
         specs = [tensor._spec for tensor in operands]
     except AttributeError:
         kinds = ", ".join(type(operand).__name__ for operand in operands)
-        raise AttrError(f"{op.name}: inputs must be tensors, got {kinds}") from None
+        raise AttrError(
+            f"{op.name}: inputs must be tensors, got {kinds}, expected Tensor alone"
+        ) from None
     recorder = state.recorder
     if recorder is not None:
         datas = [recorder.lift(tensor) for tensor in operands]
@@ -198,8 +200,8 @@ def _extend(op: Op, data: Any, datas: list[Any], attrs: Any) -> list[Tensor]:
     extend = getattr(data, "extend", None)
     if extend is None:
         raise TraceError(
-            f"{op.name}: an input is a tensor of a trace that has ended, expected tensors to "
-            "leave a traced function only through its return value"
+            f"{op.name}: an input is a tensor of a trace that has ended, got one, expected tensors "
+            "to leave a traced function only through its return value"
         )
     outputs: list[Tensor] = extend(op, datas, attrs)
     return outputs

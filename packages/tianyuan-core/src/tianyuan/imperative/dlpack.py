@@ -103,12 +103,16 @@ def borrowed_array(capsule: Any) -> np.ndarray:
     """
     name = next((n for n in (_VERSIONED, _PLAIN) if _capsule_is(capsule, n)), None)
     if name is None:
-        raise ValueError("from_dlpack: the capsule holds no tensor, or was used before")
+        raise ValueError(
+            "from_dlpack: the capsule is wrong, got one without a tensor or used before, "
+            "expected a fresh one"
+        )
     kind = _ManagedVersioned if name == _VERSIONED else _Managed
     managed: Any = kind.from_address(_capsule_pointer(capsule, name))
     if kind is _ManagedVersioned and managed.major != 1:
         raise BufferError(
-            f"from_dlpack: the capsule has version {managed.major}.{managed.minor}, expected 1.x"
+            f"from_dlpack: the capsule is too new, got version {managed.major}.{managed.minor}, "
+            "expected 1.x"
         )
     tensor = managed.tensor
     expect_host(tensor.device_type, tensor.device_id)
@@ -142,8 +146,8 @@ def expect_host(kind: int, number: int) -> None:
     if kind not in HOSTS:
         name = _DEVICES.get(kind, f"device type {kind}")
         raise DeviceError(
-            f"from_dlpack: the data lies on {name}:{number}, expected the CPU; copy it to the host "
-            "first"
+            f"from_dlpack: the data lies elsewhere, got {name}:{number}, expected the CPU; copy "
+            "it to the host first"
         )
 
 
@@ -152,7 +156,7 @@ def _dtype(tensor: Any) -> np.dtype:
     if name is None or tensor.lanes != 1:
         raise DTypeError(
             f"from_dlpack: dtype is not supported, got kind {tensor.code} of {tensor.bits} bits "
-            f"and {tensor.lanes} lanes"
+            f"and {tensor.lanes} lanes, expected one of {', '.join(sorted(_KINDS))}"
         )
     return dtypes.as_dtype(name)
 
@@ -175,15 +179,19 @@ def lent_capsule(
             that may only be read.
     """
     if stream is not None:
-        raise BufferError(f"Tensor.__dlpack__: stream must be None on the CPU, got {stream}")
+        raise BufferError(
+            f"Tensor.__dlpack__: stream must be None on the CPU, got {stream}, expected None"
+        )
     if dl_device is not None and tuple(map(int, dl_device)) != _CPU:
-        raise BufferError(f"Tensor.__dlpack__: the data lies on {_CPU}, got device {dl_device}")
+        raise BufferError(
+            f"Tensor.__dlpack__: the data lies on another device, got {dl_device}, expected {_CPU}"
+        )
     versioned = max_version is not None and max_version[0] >= 1 and _VERSIONS
     array = array.copy() if copy else array
     if not array.flags.writeable and not versioned:
         raise BufferError(
             "Tensor.__dlpack__: the memory may only be read, which only capsules of version 1 say; "
-            "expected max_version=(1, 0) or copy=True"
+            "got an older one asked for, expected max_version=(1, 0) or copy=True"
         )
     carrier = array if array.dtype.kind in "iufc" else array.view(f"u{array.itemsize}")
     asked: dict[str, Any] = {"max_version": (1, 0)} if versioned else {}

@@ -45,7 +45,7 @@ class Generator:
             AttrTypeError: where the seed is not an int of 64 bits.
         """
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
-            raise AttrTypeError(f"seed: must be an int, got {seed!r}")
+            raise AttrTypeError(f"seed: must be an int, got {seed!r}, expected 0 to 2**64 - 1")
         if not 0 <= int(seed) < 1 << 64:
             raise AttrError(f"seed: out of range, got {seed}, expected 0 to 2**64 - 1")
         with self._lock:

@@ -99,7 +99,9 @@ def spread(items: Sequence[Any], rank: int) -> list[Any]:
     dots = [i for i, item in enumerate(items) if item is Ellipsis]
     used = sum(consumed(item) for item in items)
     if len(dots) > 1:
-        raise AttrError("index: '...' stands more than once")
+        raise AttrError(
+            f"index: '...' stands more than once, got {len(dots)}, expected at most one"
+        )
     if used > rank:
         raise IndexRangeError(f"index: too many indices, got {used}, expected at most {rank}")
     at = dots[0] if dots else len(items)
@@ -207,7 +209,7 @@ def slice_of(item: slice, extent: int) -> tuple[int, int, int]:
     """
     step = 1 if item.step is None else item.step.__index__()
     if step == 0:
-        raise AttrError("index: a slice's step must not be zero")
+        raise AttrError("index: a slice's step must not be zero, got 0, expected another")
     if not any(isinstance(part, Dim) for part in (item.start, item.stop, extent)):
         start, stop, step = item.indices(extent)
         return start, len(range(start, stop, step)), step

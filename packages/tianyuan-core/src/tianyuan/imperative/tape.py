@@ -212,7 +212,10 @@ def _decomposed_grad(op: Differentiable) -> GradFunction:
     """Differentiate an op through its decomposition."""
     decompose: Callable[..., Any] | None = getattr(op, "decompose", None)
     if decompose is None:
-        raise GradError(f"{op.name}: has neither a gradient nor a decomposition")
+        raise GradError(
+            f"{op.name}: has neither a gradient nor a decomposition, got none, expected "
+            "differentiable=False or one of them"
+        )
 
     def backward(ctx: GradContext, grads: tuple[Tensor | None, ...]) -> list[Tensor | None]:
         tape = Tape()

@@ -253,12 +253,12 @@ class Tensor(Methods):
 
     def __len__(self) -> int:
         if not self.ndim:
-            raise TypeError("len: a 0-d tensor has no length")
+            raise TypeError("len: a 0-d tensor has no length, got shape (), expected an axis")
         return self.shape[0]
 
     def __iter__(self) -> Any:
         if not self.ndim:
-            raise TypeError("iter: a 0-d tensor cannot be iterated")
+            raise TypeError("iter: a 0-d tensor cannot be iterated, got shape (), expected an axis")
         return (self[index] for index in range(int(self.shape[0])))
 
     def __hash__(self) -> int:

@@ -187,11 +187,14 @@ class CompiledGraph:
         """
         slots = [compiled.program.slots[i] for i in compiled.program.outputs]
         if len(out) != len(slots):
-            raise ShapeError(f"model: out has {len(out)} arrays, expected {len(slots)}")
+            raise ShapeError(
+                f"model: out has a wrong count, got {len(out)} arrays, expected {len(slots)}"
+            )
         for array, slot in zip(out, slots, strict=True):
             if not isinstance(array, np.ndarray):
                 raise DTypeError(
-                    f"model: out holds {type(array).__name__}, expected numpy arrays to write to"
+                    f"model: out holds no array, got {type(array).__name__}, expected numpy arrays "
+                    "to write to"
                 )
             fits = array.shape == slot.spec.shape and array.dtype == slot.spec.dtype
             if not fits or not array.flags.carray:
@@ -203,8 +206,8 @@ class CompiledGraph:
         for index, array in enumerate(out):
             if any(np.may_share_memory(array, other) for other in (*inputs, *out[:index])):
                 raise ShapeError(
-                    f"model: array {index} of out overlaps an input or another of out, "
-                    "expected memory of its own"
+                    f"model: an array of out overlaps an input or another of out, got it at "
+                    f"{index}, expected memory of its own"
                 )
         return list(out)
 

@@ -143,8 +143,8 @@ class Deployable:
         """
         if call is None and self._last is None:
             raise TraceError(
-                "trace.dump: the function has not been called yet, expected a call with an example "
-                "of its inputs first"
+                "trace.dump: the function has not been called yet, got no call, expected one "
+                "with an example of its inputs first"
             )
         args, kwargs = call or self._last or ((), {})
         _, tensors, structure = self._take(args, kwargs)
@@ -157,11 +157,12 @@ class Deployable:
         except SymbolFixed as fixed:
             raise TraceError(
                 f"trace.dump: the dynamic dimension {', '.join(sorted(fixed.symbols))} "
-                f"{fixed.reason}, expected code that holds for every size"
+                f"{fixed.reason}, got code for one size, expected code that holds for every size"
             ) from None
         except HostCode as found:
             raise TraceError(
-                f"trace.dump: the function holds host code at {found.line}, which a file cannot"
+                f"trace.dump: the function holds host code at {found.line}, got what a file cannot "
+                "hold, expected ops alone"
             ) from None
         _warn_of_training(recording)
         return recording.deployable(), [renamed[n] for n in names]

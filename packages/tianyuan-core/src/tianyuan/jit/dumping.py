@@ -78,7 +78,9 @@ def check_options(options: Mapping[str, Any]) -> None:
                     f"trace.dump: {name} cannot be had ({why}), got {value!r}, expected {expected}"
                 )
         elif name not in ENABLE_OPTIONS:
-            raise TraceError(f"trace.dump: unknown options, got {name}")
+            raise TraceError(
+                f"trace.dump: unknown options, got {name}, expected some of its signature"
+            )
 
 
 def notes_of(user_info: Any) -> dict[str, str]:
@@ -94,7 +96,8 @@ def notes_of(user_info: Any) -> dict[str, str]:
         return {NOTES: json.dumps(kept, sort_keys=True)}
     except (TypeError, ValueError) as error:
         raise TraceError(
-            f"trace.dump: user_info must be a JSON value, got {type(user_info).__name__} ({error})"
+            f"trace.dump: user_info must be a JSON value, got {type(user_info).__name__} "
+            f"({error}), expected text, numbers, lists and dicts"
         ) from None
 
 

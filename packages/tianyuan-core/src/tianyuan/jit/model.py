@@ -38,6 +38,7 @@ from ..kernel import FULL
 from ..op import TensorSpec
 from .compiled import CompiledGraph
 from .dumping import DumpResult
+from .naming import bind_inputs
 
 
 def check_target(op: str, file: object) -> None:
@@ -70,7 +71,8 @@ def write_model(
     names = list(output_names or (f"output_{i}" for i in range(len(graph.outputs))))
     if len(names) != len(graph.outputs) or len(set(names)) != len(names):
         raise TraceError(
-            f"trace.dump: output_names must be {len(graph.outputs)} different names, got {names}"
+            f"trace.dump: output_names do not fit, got {names}, expected {len(graph.outputs)} "
+            "different names"
         )
     data, tensors = graph_to_json(graph, input_names, names)
     pieces = container_bytes(tensors, data, extra)
@@ -155,7 +157,9 @@ class Model:
             ShapeError, DTypeError: where an input does not fit.
         """
         expected = self._expected
-        given = args if not kwargs and len(args) == len(expected) else self._bind(args, kwargs)
+        given: Sequence[Any] = args
+        if kwargs or len(args) != len(expected):
+            given = bind_inputs(list(self.input_specs), args, kwargs)
         arrays = [
             as_input(name, value, spec) for (name, spec), value in zip(expected, given, strict=True)
         ]
@@ -167,22 +171,6 @@ class Model:
         if True in [isinstance(value, Tensor) for value in given]:
             results = [wrap(array, TensorSpec(array.shape, array.dtype)) for array in results]
         return results[0] if len(results) == 1 else tuple(results)
-
-    def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        names = list(self.input_specs)
-        if len(args) > len(names):
-            raise TypeError(f"model: too many inputs, got {len(args)}, expected {', '.join(names)}")
-        given = dict(zip(names, args, strict=False))
-        for name, value in kwargs.items():
-            if name not in self.input_specs:
-                raise TypeError(f"model: unknown input, got {name!r}, expected {', '.join(names)}")
-            if name in given:
-                raise TypeError(f"model: input {name!r} is given twice")
-            given[name] = value
-        missing = [name for name in names if name not in given]
-        if missing:
-            raise TypeError(f"model: inputs are missing, expected {', '.join(missing)}")
-        return [given[name] for name in names]
 
     def example_inputs(self, sizes: Mapping[str, int] | None = None) -> list[np.ndarray]:
         """Return random inputs (floats) or zeros for given sizes of the dynamic dimensions."""
@@ -323,7 +311,7 @@ def load(
     """
     registry.get_device_spec(parse_device(device))
     if parse_device(device) != "cpu":
-        raise BackendError(f"load: device {device!r} cannot run programs, expected 'cpu'")
+        raise BackendError(f"load: the device cannot run programs, got {device!r}, expected 'cpu'")
     if threads is not None:
         native.check_threads("load", threads)
     Options(precision=precision)  # refuses it before the file is read
@@ -385,7 +373,10 @@ def read_graph(container: Container) -> tuple[Graph, list[str]]:
             container.path, container.take_graph(), lambda name: _constant(container, name)
         )
     except RecursionError:
-        raise ModelFormatError(f"model file {container.path}: graph is nested too deep") from None
+        raise ModelFormatError(
+            f"model file {container.path}: graph is nested too deep, got more levels than Python "
+            "follows, expected extents of few operations"
+        ) from None
     except TianyuanError as error:
         if isinstance(error, ModelFormatError):
             raise
@@ -397,7 +388,8 @@ def _constant(container: Container, name: str) -> Constant:
         entry = container.entry(name)
     except KeyError:
         raise ModelFormatError(
-            f"model file {container.path}: graph names a tensor that is not there, got {name!r}"
+            f"model file {container.path}: graph names a tensor that is not there, got {name!r}, "
+            "expected one of the file"
         ) from None
     spec = TensorSpec(entry.shape, entry.dtype)
     return Constant.lazy(spec, name, lambda: container.tensor(name), lambda: container.spare(name))

@@ -1,8 +1,9 @@
-"""Read how a caller names inputs, and which of their dimensions may vary."""
+"""Read how a caller names inputs, in which order they come, and which dimensions may vary."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from ..errors import TraceError
 
@@ -40,3 +41,38 @@ def back(
     """Translate names of a file's inputs to those of the function's parameters."""
     original = {new: old for old, new in renamed.items()}
     return {original.get(name, name): axes for name, axes in declared.items()}
+
+
+def bind_inputs(
+    names: Sequence[str],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    optional: Collection[str] = (),
+) -> list[Any]:
+    """Return a model's inputs in order; those that may be missing and do are None.
+
+    Raises:
+        TypeError: where one is missing, unknown or given twice.
+
+    >>> bind_inputs(["x", "y"], [1], {"y": 2})
+    [1, 2]
+    """
+    if len(args) > len(names):
+        raise TypeError(f"model: too many inputs, got {len(args)}, expected {', '.join(names)}")
+    given = dict(zip(names, args, strict=False))
+    for name, value in kwargs.items():
+        if name not in names:
+            raise TypeError(f"model: unknown input, got {name!r}, expected {', '.join(names)}")
+        if name in given:
+            raise TypeError(
+                f"model: an input is given twice, got {name!r} by place and by name, expected one "
+                "of them"
+            )
+        given[name] = value
+    missing = [name for name in names if name not in given and name not in optional]
+    if missing:
+        raise TypeError(
+            f"model: inputs are missing, got {', '.join(given) or 'none'}, expected also "
+            f"{', '.join(missing)}"
+        )
+    return [given.get(name) for name in names]

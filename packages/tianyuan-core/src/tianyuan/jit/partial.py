@@ -315,7 +315,8 @@ class _Backward:
         known = [*self.kept, *self.between, *(grad._data for grad in given)]
         if any(id(data) in tape.tracked for tape in state.tapes for data in known):
             raise GradError(
-                "partial_trace: a program cannot be differentiated again, expected the outer "
+                "partial_trace: a program cannot be differentiated again, got a tape that "
+                "watches its values, expected the outer "
                 "manager to record when the function was called"
             )
         seeds = []

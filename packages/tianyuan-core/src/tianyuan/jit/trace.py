@@ -329,7 +329,8 @@ class trace(Deployable):
         """
         if self._profile is None:
             raise TraceError(
-                "trace.get_profile: nothing was measured, expected profiling=True and a call"
+                "trace.get_profile: nothing was measured, got no seconds, expected profiling=True "
+                "and a call"
             )
         return self._profile
 
@@ -435,7 +436,8 @@ class trace(Deployable):
         """
         if self._program is None:
             raise TraceError(
-                "trace.explain: the function has not been called yet, expected a call first"
+                "trace.explain: the function has not been called yet, got none, expected a call "
+                "first"
             )
         return explain(self._program)
 

@@ -16,6 +16,7 @@ from ..errors import ShapeError, TianyuanError, TraceError
 from ..graph.graph import Graph, Value
 from ..imperative.tensor import Tensor
 from ..jit.model import Model, as_input
+from ..jit.naming import bind_inputs
 from ..jit.sizes import first_difference
 from ..jit.tracer import SymbolFixed, Tracer
 from ..kernel import FULL
@@ -284,7 +285,7 @@ class SizedModel(Model):
         self, /, *args: Any, out: Sequence[np.ndarray] | None = None, **kwargs: Any
     ) -> Any:
         """Run the model as ``Model`` does, making the graph for new shapes or values first."""
-        given = self._bind(args, kwargs)
+        given = bind_inputs(list(self.input_specs), args, kwargs)
         return self.model_for(given)(*given, out=out)
 
     def program(self, *inputs: Any, **sizes: int) -> Any:

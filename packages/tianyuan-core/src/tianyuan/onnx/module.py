@@ -12,6 +12,7 @@ from ..device import get_default_device
 from ..errors import DTypeError, ModelFormatError, ShapeError
 from ..imperative.state import state
 from ..imperative.tensor import Parameter, Tensor, wrap
+from ..jit.naming import bind_inputs
 from ..module.module import Module
 from ..op import TensorSpec
 from .build import Imported, ValueInfo
@@ -93,22 +94,8 @@ class OnnxModule(Module):
         Raises:
             TypeError: where one is missing, unknown or given twice.
         """
-        names = [info.name for info in self.inputs]
-        if len(args) > len(names):
-            raise TypeError(f"model: too many inputs, got {len(args)}, expected {', '.join(names)}")
-        given = dict(zip(names, args, strict=False))
-        for name, value in kwargs.items():
-            if name not in names:
-                raise TypeError(f"model: unknown input, got {name!r}, expected {', '.join(names)}")
-            if name in given:
-                raise TypeError(f"model: input {name!r} is given twice")
-            given[name] = value
-        missing = [
-            info.name for info in self.inputs if info.name not in given and info.dtype is not None
-        ]
-        if missing:
-            raise TypeError(f"model: inputs are missing, expected {', '.join(missing)}")
-        return [given.get(name) for name in names]
+        optional = {info.name for info in self.inputs if info.dtype is None}
+        return bind_inputs([info.name for info in self.inputs], args, kwargs, optional)
 
     def _module_info_string(self) -> str:
         inputs = ", ".join(info.name for info in self.inputs)
