@@ -212,6 +212,17 @@ def test_pact_gradient_counts_what_is_clipped():
     assert fake.alpha.grad.numpy() == 2.0
 
 
+def test_pact_of_a_signed_dtype_clips_on_both_sides():
+    fake = Q.PACT("qint8_narrow")
+    fake.set_qparams(Q.create_qparams(SYM, "qint8_narrow", np.float32(1 / 127)))
+    x = tensor([-3.0, -2.0, -0.5, 0.25, 2.0])
+    gm = GradManager().attach([fake.alpha, x])
+    with gm:
+        gm.backward(F.sum(fake(x) * tensor([1.0, 10.0, 100.0, 1000.0, 10000.0])))
+    assert fake.alpha.grad.numpy() == 10000 - 10 - 1
+    np.testing.assert_array_equal(x.grad.numpy(), [0, 0, 100, 1000, 0])
+
+
 def test_bias_is_rounded_to_the_accumulator():
     inp = Q.create_qparams(scale=np.float32(0.5))
     weight = Q.create_qparams(scale=np.float32(0.25))
@@ -322,3 +333,15 @@ def test_learned_ranges_learn_in_a_trace_too(kind, factors):
     np.testing.assert_allclose(found[True][0], found[False][0], rtol=1e-3)
     for name, scale in found[False][1].items():
         np.testing.assert_allclose(found[True][1][name], scale, rtol=1e-3, err_msg=name)
+
+
+def test_counts_beyond_float32_are_kept_whole():
+    observer = Q.HistogramObserver(bins=256)
+    observer(tianyuan.Tensor(np.linspace(-1, 1, 1000, dtype=np.float32)))
+    observer.counts += 2.0**25
+    observer(tianyuan.Tensor(np.linspace(-1, 1, 1000, dtype=np.float32)))
+    other = Q.HistogramObserver(bins=256)
+    other.load_state_dict(observer.state_dict())
+    np.testing.assert_array_equal(other.counts, observer.counts)
+    assert other.counts.max() > 2**25
+    assert (other.low, other.high) == (observer.low, observer.high)

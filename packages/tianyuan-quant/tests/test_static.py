@@ -151,6 +151,44 @@ def test_relu6_and_shared_results_are_left_alone():
         Q.equalize(Six(), data(1, 4, 3, 3))
 
 
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("kind", ["conv", "normalised", "normalised without weight", "linear"])
+def test_bias_correction_takes_the_mean_error_of_each_channel_out(kind, biased, tmp_path):
+    tianyuan.random.seed(3)
+    x = data(64, 6, 6, 6, seed=5) + 0.7
+    layers = [M.Linear(6, 5, bias=biased) if kind == "linear" else M.Conv2d(6, 5, 3, bias=biased)]
+    if kind == "linear":
+        x = np.ascontiguousarray(x[:, :, 0, 0])
+    if kind.startswith("normalised"):
+        layers.append(M.BatchNorm2d(5, affine=kind == "normalised"))
+        layers[-1].running_var[...] = tianyuan.Tensor(np.geomspace(0.2, 5, 5).reshape(1, 5, 1, 1))
+    net = M.Sequential(*layers).eval()
+    want = net(tianyuan.Tensor(x)).numpy()
+    axes = (0, 2, 3) if want.ndim == 4 else (0,)
+    source = dumped(net, x, tmp_path / "float.tym")
+    for model, options in ((net, {}), (source, {"target": tmp_path / "int8.tym"})):
+        errors = []
+        for correct in (False, True):
+            result = Q.quantize_static(
+                model, [x], FOUR_BITS, bias_correction=correct, **options
+            )  # fmt: skip
+            given = x if options else tianyuan.Tensor(x)
+            errors.append(np.abs(np.asarray(result.module(given) - want).mean(axis=axes)).max())
+        assert errors[1] < errors[0] / 8
+
+
+def test_the_report_is_about_the_network_that_was_given(net):
+    """Not about one whose biases calibration has changed."""
+    batches = [data(16, 3, 8, 8, seed=s) + 1 for s in range(2)]
+    result = Q.quantize_static(net, batches, FOUR_BITS)
+    want, got = (
+        np.concatenate([f(tianyuan.Tensor(x)).numpy() for x in batches])
+        for f in (net, result.module)
+    )
+    noise = 10 * np.log10(np.square(want).sum() / np.square(got - want).sum())
+    assert result.report.output_snr == pytest.approx(noise, abs=0.1)
+
+
 def test_learned_rounding_loses_less_than_nearest(tmp_path):
     tianyuan.random.seed(2)
     net = M.Sequential(M.Linear(48, 32), M.ReLU(), M.Linear(32, 6)).eval()
@@ -192,6 +230,25 @@ def test_rounding_reconstructs_one_layer_better():
     assert set(np.unique(found)) <= {0, 1}
     nearest, learned = (np.square(x @ q.T - x @ w.T).mean() for q in (np.rint(w), found))
     assert learned < nearest / 5
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_learned_rounding_is_never_worse_than_nearest(steps):
+    """Few steps move weights in the middle between two integers to the wrong side."""
+    from tianyuan_quant.params import HostParams, quant_dtype
+    from tianyuan_quant.rounding import learn_rounding
+
+    params = HostParams((1.0,), (0,), -1, quant_dtype("qint4"))
+    for seed in range(6):
+        x = data(40, 8, seed=seed)
+        w = np.float32(0.5) + 0.02 * data(3, 8, seed=seed + 9)
+        pairs = [(tianyuan.Tensor(part), tianyuan.Tensor(part @ w.T)) for part in (x[:4], x[4:])]
+        found = learn_rounding(w, params, lambda a, b: F.nn.linear(a, b), pairs, steps)
+        nearest, learned = (
+            sum(np.square(a.numpy() @ q.T - y.numpy()).mean() for a, y in pairs)
+            for q in (np.rint(w), found)
+        )
+        assert learned <= nearest * (1 + 1e-6)
 
 
 def test_the_report_says_what_floats_would_win(net, tmp_path):
