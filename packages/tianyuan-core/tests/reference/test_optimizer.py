@@ -162,7 +162,8 @@ def test_traced_step_follows_other_hyperparameters() -> None:
 
 
 @pytest.mark.parametrize("corrected", [True, False])
-@pytest.mark.parametrize(("decay", "always"), [(0.0, False), (0.0, True), (0.3, False), (0.3, True)])
+@pytest.mark.parametrize("always", [False, True])
+@pytest.mark.parametrize("decay", [0.0, 0.3])
 def test_steps_of_lamb_are_the_papers(decay: float, always: bool, corrected: bool) -> None:
     """Y. You et al., 2020, algorithm 2; without decay the ratio is optional."""
     rng, lr, b1, b2, eps = np.random.default_rng(4), 0.1, 0.8, 0.95, 1e-3
