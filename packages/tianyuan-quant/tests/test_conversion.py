@@ -389,3 +389,38 @@ def test_easy_quant_finds_a_smaller_error():
     before = np.square(net(data).numpy() - floats).mean()
     Q.apply_easy_quant(net, data, 0.3, 1.2, 40)
     assert np.square(net(data).numpy() - floats).mean() < before
+
+
+class OneNorm(M.Module):
+    """A normalisation that stands behind two convolutions."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = M.Conv2d(3, 3, 3, padding=1), M.Conv2d(3, 3, 1)
+        self.norm = M.BatchNorm2d(3)
+
+    def forward(self, x):
+        return self.norm(self.second(self.norm(self.first(x))))
+
+
+def test_a_normalisation_of_two_layers_is_joined_with_none():
+    tianyuan.random.seed(8)
+    net = OneNorm().eval()
+    net.norm.running_mean[...] = tianyuan.Tensor(np.reshape([1.0, -2.0, 3.0], (1, 3, 1, 1)))
+    net.norm.running_var[...] = tianyuan.Tensor(np.reshape([0.1, 4.0, 25.0], (1, 3, 1, 1)))
+    x = np.random.default_rng(3).standard_normal((16, 3, 6, 6)).astype(np.float32)
+    want = net(tianyuan.Tensor(x)).numpy()
+    got = Q.quantize_static(net, [x]).module(tianyuan.Tensor(x)).numpy()
+    assert np.square(got - want).sum() < np.square(want).sum() / 1000
+
+
+def test_convolutions_that_pad_with_anything_but_zeros_stay_in_floats():
+    tianyuan.random.seed(9)
+    net = M.Sequential(M.Conv2d(3, 4, 3, padding=1, padding_mode="reflect"), M.Conv2d(4, 2, 1))
+    x = np.random.default_rng(4).standard_normal((16, 3, 6, 6)).astype(np.float32)
+    result = Q.quantize_static(net.eval(), [x])
+    assert type(result.module[0]) is M.Conv2d
+    assert type(result.module[1]) is M.quantized.Conv2d
+    want = net(tianyuan.Tensor(x)).numpy()
+    got = result.module(tianyuan.Tensor(x)).numpy()
+    assert np.square(got - want).sum() < np.square(want).sum() / 1000

@@ -13,6 +13,7 @@ import tianyuan.module as M
 import tianyuan.quantization as Q
 from tianyuan import jit
 from tianyuan.errors import AttrError
+from tianyuan.jit.model import read_model
 
 sys.path.insert(0, str(Path(__file__).parent))
 from networks import accuracy  # noqa: E402
@@ -221,3 +222,32 @@ def test_a_module_of_ops_is_quantised_as_the_error_says(tmp_path):
     assert {"conv2d_quantized", "matmul_quantized"} <= set(ops_of(target))
     want = theirs(torch.tensor(x)).detach().numpy()
     np.testing.assert_allclose(found(x), want, atol=0.02)
+
+
+@pytest.mark.parametrize("square", [True, False])
+@pytest.mark.parametrize("turned", [True, False])
+def test_scales_go_along_the_outputs_of_a_product(turned, square, tmp_path):
+    """Outputs of very different size, in weights of both orders."""
+    rng = np.random.default_rng(6)
+    x = rng.standard_normal((64, 12)).astype(np.float32)
+    count = 12 if square else 7
+    weight = rng.standard_normal((12, count)) * 3.0 ** -np.arange(count)
+    held = tianyuan.Tensor(weight.T if turned else weight)
+    source = dumped(lambda v: F.matmul(v, held, transpose_b=turned), x, tmp_path / "float.tym")
+    Q.quantize_file(source, [x], tmp_path / "int8.tym", bias_correction=False)
+    graph, _ = read_model(tmp_path / "int8.tym")
+    (product,) = (node for node in graph.nodes if node.op.name == "matmul_quantized")
+    stored = graph.constants[product.inputs[1]].array
+    columns = stored.T if product.attrs.transpose_b else stored
+    scales = np.abs(weight).max(axis=0) / 127
+    np.testing.assert_array_equal(columns, np.rint(weight / scales))
+
+
+@pytest.mark.parametrize("activation", [F.nn.relu6, lambda x: F.clip(x, -0.5, 0.5), F.nn.sigmoid])
+def test_products_are_not_equalised_through_what_factors_change(activation, tmp_path):
+    tianyuan.random.seed(2)
+    first, second = M.Conv2d(3, 4, 3), M.Conv2d(4, 2, 1)
+    x = np.random.default_rng(0).standard_normal((4, 3, 6, 6)).astype(np.float32)
+    source = dumped(lambda v: second(activation(first(v))), x, tmp_path / "float.tym")
+    with pytest.raises(AttrError, match="no two products follow each other"):
+        Q.quantize_file(source, [x], tmp_path / "int8.tym", equalize=True)

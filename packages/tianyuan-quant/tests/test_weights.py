@@ -158,3 +158,14 @@ def test_refusals(encoder, tmp_path):
         Q.quantize_dynamic(once)
     with pytest.raises(AttrError, match="cannot train"):
         once.train()
+
+
+def test_groups_use_the_least_integer_too():
+    from tianyuan_quant.quantized.weights import rounded_groups
+
+    for bits in (2, 3, 4):
+        least, top = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+        weight = np.float32([[least, top, 0, 1], [2 * least, 0, 2 * top, -2]])
+        q, scales = rounded_groups(weight, bits, 4)
+        np.testing.assert_allclose(q * scales, weight, rtol=1e-6)
+        assert q.min() == least

@@ -170,7 +170,7 @@ def _pairs(flow: Flow) -> list[tuple[_Side, _Side]]:
         if first is None or second is None or not _scalable(first):
             continue
         count = len(first.output_range())
-        if count == len(second.input_range()) and getattr(event.module, "epilogue", "") != "relu6":
+        if count == len(second.input_range()):
             found.append((first, second))
     return found
 

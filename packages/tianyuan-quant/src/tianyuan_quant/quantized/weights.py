@@ -12,8 +12,9 @@ from tianyuan.ops.quantized_linear import packed_int4, unpacked_int4
 
 from .module import QuantizedModule, emit, floats_of
 
-# Factors of a group's widest range among which the one of least squared error is taken.
-_SHARES = np.linspace(0.6, 1.05, 19).astype(np.float32)
+# Factors of a group's widest range among which the one of least squared error is taken: with two
+# bits, half of it is what serves where the least integer, -2, is twice the largest.
+_SHARES = np.linspace(0.5, 1.05, 23).astype(np.float32)
 _LEAST = np.float32(1e-8)
 _REACH = 127  # int8 without -128, so that weights are symmetric
 
