@@ -103,13 +103,43 @@ def test_values_that_others_read_stay(priced):
 
 
 @pytest.mark.parametrize(
-    "attrs", [{"padding": ONE}, {"stride": (2, 2)}, {"groups": 2}], ids=["pad", "stride", "groups"]
+    "attrs",
+    [{}, {"padding": ONE}, {"stride": (2, 2)}, {"groups": 2}, {"kernel": 3}],
+    ids=["plain", "pad", "stride", "groups", "window"],
 )
-def test_what_is_no_plain_product_stays(priced, attrs):
+@pytest.mark.parametrize("place", ["expand", "project"])
+def test_what_is_no_plain_product_stays(priced, attrs, place):
     priced(0.5)
     b = Build()
-    wide, _ = chain(b)
-    assert joined(b.returns(conv(b, wide, 4, **attrs)))[0] == []
+    x, other = b.input(1, 8, 9, 9), {} if place == "project" else attrs
+    wide = conv(b, conv(b, x, 8, **other), 8, 3, groups=8, padding=ONE)
+    found, _ = joined(b.returns(conv(b, wide, 4, **(attrs if place == "project" else {}))))
+    assert [node.attrs.expands for node in found] == (
+        [True] if not attrs else [] if place == "project" else [False]
+    )
+
+
+def test_an_expansion_that_others_read_stays_apart(priced):
+    priced(0.5)
+    b = Build()
+    wide = conv(b, b.input(1, 4, 9, 9), 8)
+    y = conv(b, conv(b, wide, 8, 3, groups=8, padding=ONE), 4)
+    (node,), after = joined(b.returns(y, wide))
+    assert not node.attrs.expands
+    assert [n.op.name for n in after.nodes] == ["conv2d_fused", "bottleneck"]
+
+
+def test_a_residual_inside_of_a_chain_stays(priced):
+    priced(0.5)
+    for place in ("expand", "depthwise"):
+        b = Build()
+        x, other = b.input(1, 8, 9, 9), b.input(1, 8, 9, 9)
+        wide = conv(b, x, 8, residual=other if place == "expand" else None)
+        wide = conv(
+            b, wide, 8, 3, groups=8, padding=ONE, residual=other if place == "depthwise" else None
+        )  # fmt: skip
+        found, _ = joined(b.returns(conv(b, wide, 4)))
+        assert [node.attrs.expands for node in found] == ([False] if place == "expand" else [])
 
 
 def test_dense_and_dilated_kernels_stay(priced):

@@ -231,6 +231,24 @@ def test_a_channel_shuffle_of_integers_is_read_by_indices(dtype):
     np.testing.assert_array_equal(run(after)[0], run(graph)[0])
 
 
+def test_a_slice_that_also_turns_rows_around_still_does():
+    b = Build()
+    x = b.take(b.q(b.input(2, 6, 4, 4)), b.constant(np.array([3, 0, 2, 1, 5, 4])), axis=1)
+    cut = b.slice(x, starts=(0, 3, 0, 3), sizes=(2, 3, 4, 4), steps=(1, 1, 1, -1))
+    graph = b.returns(b.dq(cut))
+    np.testing.assert_array_equal(run(passes.optimise(graph))[0], run(graph)[0])
+
+
+def test_what_moves_images_into_channels_is_no_shuffle():
+    b = Build()
+    x = b.q(b.input(2, 6, 2, 2))
+    y = b.transpose(b.reshape(x, shape=(4, 2, 3, 2, 1)), perm=(0, 2, 1, 3, 4))
+    graph = b.returns(b.dq(b.reshape(y, shape=(2, 6, 2, 2))))
+    after = passes.optimise(graph)
+    assert "take" not in names(after)
+    np.testing.assert_array_equal(run(after)[0], run(graph)[0])
+
+
 def test_taken_channels_stay_in_integers():
     b = Build()
     order = b.constant(np.array([3, 0, 2, 1, 5, 4], np.int32))

@@ -122,6 +122,18 @@ def test_traced_graphs_name_the_line_of_the_function(level: int) -> None:
     np.testing.assert_array_equal(net(good).numpy(), first)
 
 
+def test_a_step_that_writes_over_its_input_is_found_out() -> None:
+    @trace(opt_level=0)
+    def net(x: ty.Tensor) -> ty.Tensor:
+        return F.exp(F.log(F.sin(x)))
+
+    net(tensor(1.0, 2.0))
+    steps = net.explain().steps
+    assert [step.op for step in steps] == ["sin", "log", "exp"]
+    with detect_anomaly(), pytest.raises(NonFiniteError, match="^log: .* from finite inputs"):
+        net(tensor(1.0, -1.0))
+
+
 def test_a_fused_step_names_its_guilty_part() -> None:
     @trace
     def net(x: ty.Tensor) -> ty.Tensor:
