@@ -202,6 +202,12 @@ def test_nms():
         trace(lambda b, s: F.vision.nms(b, s, 0.5))(Tensor(boxes), Tensor(scores))
 
 
+def test_nms_keeps_what_overlaps_just_as_much_as_is_allowed():
+    boxes = Tensor([[0, 0, 4, 4], [0, 0, 4, 2], [0, 0, 2, 4]])
+    assert F.vision.nms(boxes, Tensor([0.9, 0.8, 0.7]), 0.5).tolist() == [0, 1, 2]
+    assert F.vision.nms(boxes, Tensor([0.9, 0.8, 0.7]), 0.499).tolist() == [0]
+
+
 @pytest.mark.parametrize("flat", [False, True])
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_ctc_loss(flat, reduction):

@@ -69,6 +69,19 @@ STACKS = [
 
 
 @pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
+def test_recurrent_layers_drop_what_they_hand_on_alone(kind: str) -> None:
+    """Neither the input nor the last layer's outputs, and nothing in evaluation."""
+    x = Tensor(_input(5, 2, 3))
+    one = getattr(M, kind)(3, 4, dropout=0.9).train()
+    np.testing.assert_array_equal(one(x)[0].numpy(), one.eval()(x)[0].numpy())
+    two = getattr(M, kind)(3, 4, num_layers=2, dropout=0.9).train()
+    dropped, whole = two(x)[0].numpy(), two.eval()(x)[0].numpy()
+    assert not np.array_equal(dropped, whole)
+    assert (dropped != 0).all()
+    np.testing.assert_array_equal(two(x)[0].numpy(), whole)
+
+
+@pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
 @pytest.mark.parametrize("options", STACKS)
 def test_recurrent_stacks(kind: str, options: dict[str, Any]) -> None:
     mine, theirs = getattr(M, kind)(3, 4, **options), getattr(torch.nn, kind)(3, 4, **options)

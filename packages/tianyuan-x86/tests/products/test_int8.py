@@ -305,7 +305,7 @@ def test_convolutions_stay_inside_of_their_workspace(
         assert all((guard == 171).all() for guard in guarded), each.name
 
 
-@pytest.mark.parametrize("factor", [0.25, 3.0, 1e9])
+@pytest.mark.parametrize("factor", [0.25, 0.75, 3.0, 20.0, 1e9])
 @pytest.mark.parametrize(("dtype", "lower", "upper"), [("int8", -100, 90), ("uint8", 3, 255)])
 def test_large_multipliers_clamp_as_small_ones_do(
     factor: float, dtype: str, lower: int, upper: int

@@ -18,11 +18,14 @@ KERNELS = [k for k in registry.candidates("conv2d_quantized", "cpu", "x86") if "
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize(
-    ("c", "o", "size", "stride"),
-    [(3, 24, 7, 2), (2, 9, 5, 1), (1, 16, 6, 3), (3, 80, 3, 2), (2, 16, 10, 1)],
-)
+    ("c", "o", "size", "stride", "apart"),
+    [
+        (3, 24, 7, 2, 1), (2, 9, 5, 1, 1), (1, 16, 6, 3, 1), (3, 80, 3, 2, 1), (2, 16, 10, 1, 1),
+        (3, 24, 3, 1, 2), (2, 17, 4, 2, 3),
+    ],
+)  # fmt: skip
 def test_columns_of_rows_without_padding_between_pixels(
-    kernel: Kernel, dtype: str, c: int, o: int, size: int, stride: int
+    kernel: Kernel, dtype: str, c: int, o: int, size: int, stride: int, apart: int
 ) -> None:
     """Every pixel of wide and of narrow images lands in its place, beside what surrounds it."""
     rng = np.random.default_rng(c)
@@ -33,14 +36,15 @@ def test_columns_of_rows_without_padding_between_pixels(
         bias = rng.integers(-(2**15), 2**15, o).astype(np.int32)
         zero = int(info.max) - 100
         attrs = Conv2dQuantized(
-            stride=(stride, stride), padding=(2, 3, 1, 2), dilation=(1, 1), groups=1,
+            stride=(stride, stride), padding=(2, 3, 1, 2), dilation=(apart, 1), groups=1,
             has_bias=True, has_residual=False, x_zero_point=zero, w_zero_points=(0,),
             multipliers=(2.0**-10,), residual_zero_point=0, residual_multiplier=1.0, scale=1.0,
             zero_point=3, dtype="uint8", lower=0, upper=250,
         )  # fmt: skip
         padded = np.pad(x.astype(np.int64) - zero, ((0, 0), (0, 0), (2, 1), (3, 2)))
-        views = np.lib.stride_tricks.sliding_window_view(padded, (size, size), axis=(2, 3))
-        views = views[:, :, ::stride, ::stride]
+        reach = (size - 1) * apart + 1
+        views = np.lib.stride_tricks.sliding_window_view(padded, (reach, size), axis=(2, 3))
+        views = views[:, :, ::stride, ::stride, ::apart]
         sums = np.einsum("nchwij,ocij->nohw", views, w.astype(np.int64)) + bias[:, None, None]
         scaled = np.rint(sums.astype(np.float32) * np.float32(2.0**-10)).astype(np.int64)
         want = np.clip(scaled + 3, 0, 250).astype(np.uint8)
