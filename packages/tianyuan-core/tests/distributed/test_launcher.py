@@ -105,7 +105,7 @@ def test_a_rank_that_raises(run):
     start = time.monotonic()
     with pytest.raises(DistributedError) as error:
         run(3, work)
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 50  # ranks that are left alone sleep for 60
     assert "launcher: rank 1 failed" in str(error.value)
     assert "ZeroDivisionError: the cause" in str(error.value)
     assert "in work" in str(error.value)
@@ -129,7 +129,7 @@ def test_a_rank_that_is_killed(run, waiting):
     start = time.monotonic()
     with pytest.raises(DistributedError, match=r"rank 1 failed, got\n.* ended by SIGKILL"):
         run(3, work, writer)
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 50  # ranks that are left alone sleep for 60
     with os.fdopen(reader) as left, socket.socket() as probe:
         os.close(writer)
         assert probe.connect_ex(("127.0.0.1", int(left.read()))) != 0
