@@ -160,12 +160,13 @@ def test_warp_affine_and_perspective():
     np.testing.assert_allclose(swapped.numpy()[::-1], ours.numpy(), rtol=1e-5)
 
 
-def test_roi_align_is_its_definition():
+@pytest.mark.parametrize("mode", ["average", "max"])
+def test_roi_align_is_its_definition(mode):
     image = normal(2, 1, 6, 7)
-    rois = np.array([[0, 1.0, 0.5, 9.0, 8.0], [1, 2, 2, 4, 3]], np.float32)
+    rois = np.array([[0, 1.0, 0.5, 9.0, 8.0], [1, 2, 2, 4, 3], [0, -3, -2.5, 17, 15]], np.float32)
     for aligned in (True, False):
-        want = np.zeros((2, 1, 2, 3))
-        for r, i, j in itertools.product(range(2), range(2), range(3)):
+        want = np.zeros((3, 1, 2, 3))
+        for r, i, j in itertools.product(range(3), range(2), range(3)):
             corner = rois[r, 1:] * 0.5 - (0.5 if aligned else 0)
             size = corner[2:] - corner[:2]
             size = size if aligned else np.maximum(size, 1)
@@ -176,9 +177,9 @@ def test_roi_align_is_its_definition():
                 inside = -1 <= y <= 6 and -1 <= x <= 7
                 y, x = np.clip(y, 0, 5), np.clip(x, 0, 6)
                 samples.append(bilinear(image[int(rois[r, 0]), 0], y, x) if inside else 0)
-            want[r, 0, i, j] = np.mean(samples)
+            want[r, 0, i, j] = np.mean(samples) if mode == "average" else np.max(samples)
         got = F.vision.roi_align(
-            Tensor(image), Tensor(rois), (2, 3), spatial_scale=0.5, aligned=aligned
+            Tensor(image), Tensor(rois), (2, 3), mode, spatial_scale=0.5, aligned=aligned
         )
         np.testing.assert_allclose(got.numpy(), want, rtol=1e-4, atol=1e-5)
 

@@ -766,7 +766,8 @@ def test_what_is_nearly_gelu_stays():
     x, z = b.input(3, 7), b.input(3, 7)
     found = []
     for inner, root, one, half in ((x, 1.5, 1.0, 0.5), (x, 2**0.5, 2.0, 0.5), (z, 2**0.5, 1.0, 0.5),
-                                   (x, 2**0.5, 1.0, 1.5)):  # fmt: skip
+                                   (x, 2**0.5, 1.0, 1.5), (x, 1.415, 1.0, 0.5),
+                                   (x, 2**0.5, 1.0, 0.501)):  # fmt: skip
         gate = b.add(b.erf(b.div(inner, b.scalar(root))), b.scalar(one))
         found.append(b.mul(b.mul(x, gate), b.scalar(half)))
     after = fused(b.returns(*found))

@@ -191,7 +191,7 @@ def _transposed_region(
         before = []
         for f, e, n in zip(full, extra, want, strict=True):
             total = max(int(f) + e - int(n), 0)
-            before.append(total // 2 if auto != "SAME_LOWER" else total - total // 2)
+            before.append(total // 2 if auto == "SAME_UPPER" else total - total // 2)
         return before, want
     pads = node.ints("pads", (0,) * (2 * rank)) if auto == "NOTSET" else (0,) * (2 * rank)
     if len(pads) != 2 * rank:
