@@ -64,9 +64,10 @@ def split_by_attribute(node: Node, x: Tensor) -> tuple[Tensor, ...]:
 
 
 def slice_region(start: int, end: int, step: int, extent: int) -> tuple[int, int]:
-    """Return the first index and the count that numpy's slice start:end:step picks.
+    """Return the first index and the count that start:end:step picks, clamped as ONNX says.
 
-    Symbolic bounds stay symbolic where they need no clamping.
+    Unlike in numpy, a backward slice that starts before the first element starts at it. Symbolic
+    bounds stay symbolic where they need no clamping.
     """
     if int(step) == 0:
         raise AttrError("a step is 0, expected another number")
@@ -77,7 +78,8 @@ def slice_region(start: int, end: int, step: int, extent: int) -> tuple[int, int
         end = 0 if int(end) < 0 else extent if int(end) > int(extent) else end
         count = (end - start + (step - 1)) // step
     else:
-        start = extent - 1 if int(start) >= int(extent) else -1 if int(start) < 0 else start
+        start = 0 if int(start) < 0 else start
+        start = extent - 1 if int(start) >= int(extent) else start
         end = -1 if int(end) < 0 else extent - 1 if int(end) >= int(extent) else end
         count = (start - end + (-step - 1)) // -step
     if int(count) <= 0:

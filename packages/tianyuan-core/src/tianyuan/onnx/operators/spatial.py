@@ -20,7 +20,7 @@ def _unfolded(place: Tensor, low: float, high: float) -> Tensor:
     """Mirror coordinates at both borders until they lie inside."""
     span = high - low
     if span <= 0:
-        return scalar(place, low)
+        return run("broadcast_to", scalar(place, low), shape=place.shape)
     inside = binary("mod", binary("sub", place, low), 2 * span)
     return binary("add", run("minimum", inside, run("sub", scalar(place, 2 * span), inside)), low)
 
