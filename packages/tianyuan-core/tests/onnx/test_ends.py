@@ -43,3 +43,24 @@ def test_grids_over_a_single_row_or_column(mode, padding, size):
     )
     grid = np.random.default_rng(3).random((2, 3, 4, 2), np.float32) * 3 - 1.5
     agree(made, x=floats(2, 2, *map(int, size.split(","))), g=grid)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("operator", ["DequantizeLinear", "QuantizeLinear"])
+def test_the_last_block_of_quantised_numbers_may_be_short(operator, axis):
+    of, to = ("uint8", "float") if operator[0] == "D" else ("float", "uint8")
+    shape = (2, 7) if axis else (7, 2)
+    blocks = tuple(3 if n == 7 else n for n in shape)
+    made = model(
+        f"""
+        agraph ({of}[{shape[0]}, {shape[1]}] x) => ({to}[{shape[0]}, {shape[1]}] y)
+        {{ y = {operator} <axis = {axis}, block_size = 3> (x, s, z) }}
+        """,
+        opset=21,
+        weights={
+            "s": np.linspace(0.01, 0.2, 6, dtype=np.float32).reshape(blocks),
+            "z": np.arange(100, 112, 2, dtype=np.uint8).reshape(blocks),
+        },
+    )
+    x = floats(*shape)
+    agree(made, x=x if of == "float" else (x * 40 + 128).astype(np.uint8))

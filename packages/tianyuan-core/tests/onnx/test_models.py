@@ -514,6 +514,10 @@ QLINEAR = {
         "com.microsoft.QLinearConcat <axis = 1> (s3, z3, a, s1, z1, b, s2, z2)", (2, 3), (2, 4)),
     "QGemm": (
         "com.microsoft.QGemm <transB = 1> (a, s1, z1, b, s2, z2, c, s3, z3)", (4, 6), (5, 6)),
+    "QGemm of half": (
+        "com.microsoft.QGemm <transA = 1, alpha = 0.5> (a, s1, z1, b, s2, z2, c, s3, z3)",
+        (6, 4), (6, 5),
+    ),
 }  # fmt: skip
 
 
