@@ -7,6 +7,8 @@ namespace TY_ISA {
 namespace {
 
 enum { FEW = 4, MAX_FOURS = 4 };  // rows and pixels that are moved at once; fours of rows
+// Bytes of columns that a thread copies before it multiplies them (int8_conv_columns.py).
+enum { BAND = 32 << 10 };
 
 // What 16 bytes of input become.
 struct Terms {
@@ -75,31 +77,73 @@ TY_INLINE int64_t row_of(const Q8ConvShape &s) {
   return (s.w + s.left + s.right) * s.kh * s.c + 16;
 }
 
-// Copies images by columns, with padding around them that stands for zero; `none` is a row of it.
-void copy_columns(const ty_ctx *ctx, Operand *to, const uint8_t *from, uint8_t *none,
-                  const Q8ConvShape &s, int64_t zero_point, bool is_signed) {
+// Bands of rows of results, of all images, whose columns are copied at once: as many for each
+// thread.
+TY_INLINE int64_t bands_of(const Q8ConvShape &s, int64_t threads) {
+  const int64_t lines = s.n * s.oh, row = row_of(s) * static_cast<int64_t>(sizeof(Operand));
+  const int64_t least = ceil_div(lines, greater(BAND / row, 1));
+  return lesser(round_up(least, threads), lines);
+}
+
+// Images by columns, with padding around them that stands for zero; `none` is a row of it.
+struct Copy {
+  const uint8_t *from;
+  uint8_t *none;
+  int64_t zero_point;
+  bool is_signed;
+};
+
+// Copies the columns of some rows of results.
+void copy_columns(Operand *to, const Copy &copy, const Q8ConvShape &s, int64_t first, int64_t end) {
   const int64_t column = s.kh * s.c, row = row_of(s), fours = ceil_div(s.kh, FEW);
-  const Operand zero = static_cast<Operand>(q8_zero(Operand(), zero_point, is_signed));
-  __builtin_memset(none, static_cast<int>(zero_point & 0xff), static_cast<size_t>(4 * s.w));
+  const Operand zero = static_cast<Operand>(q8_zero(Operand(), copy.zero_point, copy.is_signed));
   alignas(16) int8_t order[16];
   for (int64_t i = 0; i < 16; ++i)
     order[i] = static_cast<int8_t>(i < 4 * s.c ? i / s.c * 4 + i % s.c : -1);
-  const Terms t = {_mm_load_si128(reinterpret_cast<const __m128i *>(order)), zero_point, is_signed};
+  const Terms t = {_mm_load_si128(reinterpret_cast<const __m128i *>(order)), copy.zero_point,
+                   copy.is_signed};
   const TurnRows turn = turn_fours[fours - 1];
-  ty_parallel(ctx, s.n * s.oh, 1 + 16384 / (row + 1), [&](int64_t begin, int64_t end, int32_t) {
-    for (int64_t at = begin; at < end; ++at) {
-      const uint8_t *rows[MAX_FOURS * FEW];
-      for (int64_t i = 0; i < fours * FEW; ++i) {
-        const int64_t y = at % s.oh * s.sh + i * s.dh - s.top;
-        const bool inside = i < s.kh && y >= 0 && y < s.h;
-        rows[i] = inside ? from + (at / s.oh * s.h + y) * s.w * 4 : none;
-      }
-      Operand *target = to + at * row;
-      q8_fill(target, zero, s.left * column);
-      turn(target + s.left * column, rows, s, t);
-      q8_fill(target + (s.left + s.w) * column, zero, s.right * column);
+  for (int64_t at = first; at < end; ++at, to += row) {
+    const uint8_t *rows[MAX_FOURS * FEW];
+    for (int64_t i = 0; i < fours * FEW; ++i) {
+      const int64_t y = at % s.oh * s.sh + i * s.dh - s.top;
+      const bool inside = i < s.kh && y >= 0 && y < s.h;
+      rows[i] = inside ? copy.from + (at / s.oh * s.h + y) * s.w * 4 : copy.none;
     }
-  });
+    q8_fill(to, zero, s.left * column);
+    turn(to + s.left * column, rows, s, t);
+    q8_fill(to + (s.left + s.w) * column, zero, s.right * column);
+  }
+}
+
+void run_alone(const ty_ctx *, int64_t n, int64_t, ty_task task, void *arg) {
+  if (n > 0) task(arg, 0, n, 0);
+}
+
+// Threads take bands, each of which is copied and multiplied by one.
+void run_bands(const ty_ctx *ctx, const Q8Plan &plan, const Copy &copy, const Q8ConvShape &s,
+               Operand *scratch) {
+  ty_ctx alone = *ctx;
+  alone.threads = 1;
+  alone.parallel_for = run_alone;
+  const int64_t lines = s.n * s.oh, bands = bands_of(s, ctx->threads);
+  const int64_t most = ceil_div(lines, bands), work = most * s.ow * plan.k4 * 4 * round_up(s.o, 16);
+  ty_parallel(ctx, bands, even_grain(ctx, bands, 1 + 400000 / (work + 1)),
+              [&](int64_t begin, int64_t end, int32_t slot) {
+                Operand *const own = scratch + slot * most * plan.row;
+                for (int64_t band = begin; band < end; ++band) {
+                  const int64_t first = band * lines / bands, next = (band + 1) * lines / bands;
+                  const int64_t target = first * s.ow * plan.y_pixel;
+                  copy_columns(own, copy, s, first, next);
+                  Q8Plan p = plan;
+                  p.x = own;
+                  p.oh = next - first;
+                  p.image = p.oh * p.row;
+                  p.y += target;
+                  if (p.residual.data != nullptr) p.residual.data += target;
+                  q8_run(&alone, p);
+                }
+              });
 }
 
 int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *attrs,
@@ -113,20 +157,14 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
                        static_cast<float *>(scratch.take(q8_columns_bytes(s.o)))};
   q8_fill_columns(columns, {q8_bias_of(a, inputs), TY_FLOATS(&a, a.multipliers), nullptr,
                             a.multipliers.count, 0, s.o, 0});
-  const int64_t row = row_of(s);
   uint8_t *none = static_cast<uint8_t *>(scratch.take(4 * s.w + 16));
-  Operand *copy = static_cast<Operand *>(
-      scratch.take(s.n * s.oh * row * static_cast<int64_t>(sizeof(Operand))));
-  copy_columns(ctx, copy, static_cast<const uint8_t *>(inputs[0].data), none, s, a.x_zero_point,
-               is_signed);
+  __builtin_memset(none, static_cast<int>(a.x_zero_point & 0xff), static_cast<size_t>(4 * s.w));
+  const Copy copy = {static_cast<const uint8_t *>(inputs[0].data), none, a.x_zero_point, is_signed};
   const Q8Run whole = {0, ceil_div(s.kw * s.kh * s.c, 4)};
   Q8Plan p = {};
-  p.x = copy;
   p.pixel = s.sw * s.kh * s.c;
-  p.row = row;
-  p.image = s.oh * row;
-  p.n = s.n;
-  p.oh = s.oh;
+  p.row = row_of(s);
+  p.n = 1;  // lines of results follow each other, whichever image they are of
   p.ow = s.ow;
   p.runs = &whole;
   p.n_runs = 1;
@@ -141,7 +179,7 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   p.y = static_cast<uint8_t *>(outputs[0].data);
   p.y_pixel = p.o_room = q8_channels(s.o);
   p.residual = q8_residual_of(a, inputs);
-  q8_run(ctx, p);
+  run_bands(ctx, p, copy, s, static_cast<Operand *>(scratch.take(0)));
   return 0;
 }
 

@@ -12,6 +12,7 @@ from tianyuan.graph.graph import Constant, Graph
 from tianyuan.graph.options import Options
 from tianyuan.graph.selection import Labelling
 from tianyuan.graph.slab import Slab
+from tianyuan.imperative.dispatch import bind_kernel, empty, logical
 from tianyuan.kernel import Kernel
 from tianyuan.ops.attrs import Relayout
 from tianyuan_x86.kernels import all_layouts
@@ -72,3 +73,43 @@ def test_constants_are_packed_as_their_layout_says(shape: tuple[int, ...]) -> No
         constant = Constant(w)
         packed = lower.packed(constant, layout.name, labelling, Slab([constant.spec.nbytes]))
         np.testing.assert_array_equal(packed.array, layout.pack(w), layout.name)
+
+
+def integer_packers() -> list[Kernel]:
+    """Return the kernels that pack 8-bit weights."""
+    return [
+        kernel
+        for kernel in registry.candidates("relayout", "cpu", "x86")
+        if kernel.is_native and kernel.dtypes == ("int8",)
+    ]
+
+
+@pytest.mark.parametrize("kernel", integer_packers(), ids=str)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_weights_of_integers_are_packed_as_their_layout_says(
+    kernel: Kernel, threads: int, call_of: Any
+) -> None:
+    """To the byte: with the sums of terms, which products read, and zeros where nothing lies."""
+    layout = registry.get_layout(kernel.layouts.outputs[0])
+    shapes = {
+        4: [(16, 16, 3, 3), (19, 37, 1, 1), (70, 1, 5, 3), (1, 3, 7, 2), (130, 1, 3, 3)],
+        2: [(16, 16), (37, 19), (1, 70), (130, 1), (33, 64)],
+    }
+    for shape in shapes[layout.ndim]:
+        w = np.random.default_rng(5).integers(-128, 128, shape).astype(np.int8)
+        call = call_of("relayout", (w,), Relayout("plain", layout.name), threads)
+        assert kernel.supports(call) is None
+        made = np.full(layout.extents(shape), 77, np.int8)
+        scratch = empty((kernel.workspace(call),), np.dtype(np.uint8))
+        bind_kernel(kernel, call)([w], [logical(made, shape)], scratch)
+        np.testing.assert_array_equal(made, layout.pack(w), str(shape))
+    other = call_of("relayout", (w,), Relayout(layout.name, "plain"))
+    assert "repacks" in (kernel.supports(other) or "")
+
+
+def test_every_layout_of_ungrouped_integers_has_a_native_packer() -> None:
+    found = {kernel.layouts.outputs[0] for kernel in integer_packers()}
+    assert found in (
+        {"oihw16o4i", "goihw64g4i", "owhi16o4i", "kn16n4k", "nk16n4k"},
+        set(),  # on a machine without AVX2
+    )

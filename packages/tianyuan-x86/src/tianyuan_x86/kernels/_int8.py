@@ -12,6 +12,7 @@ IMAGE = "nhwc16"  # channels last, their number rounded up as `channels` has it
 CONV_WEIGHT = "oihw16o4i"
 GROUPS = (2, 3, 4, 8)  # whose outputs need not fill whole blocks: see grouped_weight
 DEPTHWISE_WEIGHT = "goihw64g4i"
+COLUMNS_WEIGHT = "owhi16o4i"  # panels of the kernel's columns, filled up to fours once
 MATRIX = "kn16n4k"  # second operand (K, N)
 MATRIX_TRANSPOSED = "nk16n4k"  # second operand (N, K)
 FORMS = "int8|uint8"

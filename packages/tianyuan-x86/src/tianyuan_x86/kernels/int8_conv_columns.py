@@ -8,14 +8,12 @@ import numpy as np
 from tianyuan.kernel import PLAIN, Call, Kernel, Layout, Layouts
 from tianyuan.shapes import Shape
 
-from .._tier import INT8_TIERS, Tier
+from .._tier import Tier
 from . import _conv_geometry as geo
 from . import _int8 as q8
 from . import int8_conv
 
-TIERS = INT8_TIERS
-
-WEIGHT = "owhi16o4i"  # panels whose terms are the columns of the kernel, filled up to fours once
+_BAND = 1 << 15  # BAND of int8_conv_columns.cpp
 _MAX_ROWS = 16  # of a kernel: MAX_FOURS * FEW of int8_conv_columns.cpp
 
 
@@ -37,7 +35,7 @@ def _unpack(array: np.ndarray, shape: Shape) -> np.ndarray:
 
 def layouts() -> list[Layout]:
     """Return the layout of weights by columns of the kernel."""
-    return [Layout(WEIGHT, 4, _extents, _pack, _unpack, "undefined")]
+    return [Layout(q8.COLUMNS_WEIGHT, 4, _extents, _pack, _unpack, "undefined")]
 
 
 def _fours(g: geo.Geometry) -> int:
@@ -55,9 +53,11 @@ def _reason(call: Call) -> str | None:
 
 def _workspace(tier: str, call: Call) -> int:
     g, (_, left, _, right) = geo.geometry(call), call.attrs.padding
-    size = g.n * g.oh * ((g.w + left + right) * g.kh * g.c + 16)
+    row = ((g.w + left + right) * g.kh * g.c + 16) * int8_conv.OPERAND[tier]
+    lines, most = g.n * g.oh, max(_BAND // row, 1)
+    band = -(-lines // max(-(-lines // most), 1))  # with more threads, they are no larger
     tables = geo.round_up(4 * g.w + 16, 64) + 2 * q8.table_bytes(g.o)
-    return tables + geo.round_up(size * int8_conv.OPERAND[tier], 64)
+    return tables + geo.round_up(call.threads * band * row, 64)
 
 
 def _cost(tier: str, call: Call) -> float:
@@ -72,7 +72,7 @@ def kernels(tier: Tier) -> list[Kernel]:
             "conv2d_q8",
             "columns",
             "conv2d_quantized",
-            layouts=Layouts((q8.IMAGE, WEIGHT, PLAIN, q8.IMAGE), (q8.IMAGE,)),
+            layouts=Layouts((q8.IMAGE, q8.COLUMNS_WEIGHT, PLAIN, q8.IMAGE), (q8.IMAGE,)),
             supports=_reason,
             cost=partial(_cost, tier.name),
             workspace=partial(_workspace, tier.name),

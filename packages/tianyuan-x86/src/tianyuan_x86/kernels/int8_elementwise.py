@@ -1,17 +1,14 @@
-"""Describe the kernels that convert, add, join and repack 8-bit values."""
+"""Describe the kernels that convert, add and join 8-bit values."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from tianyuan.kernel import PLAIN, SAME, Call, Kernel, Layouts
 
-from .._tier import INT8_TIERS, Tier
+from .._tier import Tier
 from . import _int8 as q8
-from ._cost import element_cost, memory_cost
-
-TIERS = INT8_TIERS
+from ._cost import element_cost
 
 _FLAT, _IMAGE = Layouts((SAME,), (SAME,)), Layouts((q8.IMAGE,), (q8.IMAGE,))
 _TABLES = Layouts((PLAIN, PLAIN), (PLAIN,)), Layouts((q8.IMAGE, PLAIN), (q8.IMAGE,))
@@ -57,12 +54,6 @@ def _joins_one_form(call: Call) -> str | None:
     return _joins_channels(call)
 
 
-def _repacks(source: str, target: str, call: Call) -> str | None:
-    if (call.attrs.source, call.attrs.target) == (source, target):
-        return None
-    return f"repacks {source} to {target}"
-
-
 def kernels(tier: Tier) -> list[Kernel]:
     """Return the kernels of a tier."""
     found = []
@@ -88,18 +79,6 @@ def kernels(tier: Tier) -> list[Kernel]:
                 layouts=layouts,
                 supports=supports,
                 cost=element_cost(0.05 if tier.name == "vnni" else 0.1),
-            )
-        )
-    for verb, source, target in (("pack", PLAIN, q8.IMAGE), ("unpack", q8.IMAGE, PLAIN)):
-        found.append(
-            tier.kernel(
-                "relayout_q8",
-                f"{verb}_nhwc",
-                "relayout",
-                dtypes=(q8.FORMS,),
-                layouts=Layouts((source,), (target,)),
-                supports=partial(_repacks, source, target),
-                cost=memory_cost,
             )
         )
     return found
