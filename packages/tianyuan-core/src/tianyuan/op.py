@@ -10,6 +10,7 @@ import numpy as np
 
 from . import shapes
 from .errors import AttrError, DTypeError, ShapeError
+from .floats import FloatList
 from .records import record, tell_zeros_apart
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 # Field types that an attrs class may use; abi.py maps each to C.
 Ints = tuple[int, ...]
-Floats = tuple[float, ...]
+Floats = tuple[float, ...] | FloatList
 DTypeName = str
 
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from .floats import FloatList
 from .locks import RLock
 
 T = TypeVar("T")
@@ -88,7 +89,7 @@ def _source(cls: Any, method: str) -> str:
 
 
 def _signs(value: Any) -> Any:
-    if isinstance(value, tuple):
+    if isinstance(value, (tuple, FloatList)):
         return tuple(map(_signs, value))
     return math.copysign(1.0, value) if isinstance(value, float) else None
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
+from bisect import insort
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 from ..records import record
 
@@ -29,13 +29,16 @@ def aligned(size: int) -> int:
 
 def lower_bound(intervals: Sequence[Interval]) -> int:
     """Return the most bytes that are live at one step: no placement needs less."""
-    if not intervals:
-        return 0
-    change = np.zeros(max(item.end for item in intervals) + 2, np.int64)
+    return max(_live(intervals), default=0)
+
+
+def _live(intervals: Sequence[Interval]) -> list[int]:
+    """Return the bytes that are live at each step."""
+    change = [0] * (max((item.end for item in intervals), default=-1) + 2)
     for item in intervals:
         change[item.start] += aligned(item.size)
         change[item.end + 1] -= aligned(item.size)
-    return int(np.cumsum(change).max())
+    return list(accumulate(change))
 
 
 def place(intervals: Sequence[Interval]) -> tuple[list[int], int]:
@@ -74,47 +77,37 @@ def _orders(intervals: Sequence[Interval]) -> list[list[int]]:
 
 def _by_pressure(intervals: Sequence[Interval]) -> list[int]:
     """Order buffers by the fullest step of their life, then by size: the tightest steps first."""
-    if not intervals:
-        return []
-    live = np.zeros(max(item.end for item in intervals) + 2, np.int64)
-    for item in intervals:
-        live[item.start : item.end + 1] += aligned(item.size)
-    peak = [int(live[item.start : item.end + 1].max()) for item in intervals]
+    live = _live(intervals)
+    peak = [max(live[item.start : item.end + 1]) for item in intervals]
     return sorted(range(len(intervals)), key=lambda i: (-peak[i], -intervals[i].size))
 
 
 def _greedy(
     intervals: Sequence[Interval], order: Sequence[int], best_fit: bool
 ) -> tuple[list[int], int]:
-    starts = np.array([intervals[i].start for i in order], np.int64)
-    ends = np.array([intervals[i].end for i in order], np.int64)
-    tops = np.zeros(len(order), np.int64)
-    bottoms = np.zeros(len(order), np.int64)
+    placed: list[tuple[int, int, int, int]] = []  # first byte, end, first and last step; sorted
     offsets = [0] * len(intervals)
     total = 0
-    for count, index in enumerate(order):
+    for index in order:
         item = intervals[index]
-        size = aligned(item.size)
+        size, start, end = aligned(item.size), item.start, item.end
         if size == 0:
             continue
-        clash = (starts[:count] <= item.end) & (ends[:count] >= item.start)
-        clash &= tops[:count] > bottoms[:count]
-        offset = _gap(bottoms[:count][clash], tops[:count][clash], size, best_fit)
-        bottoms[count], tops[count] = offset, offset + size
-        offsets[index] = offset
+        taken = [(low, top) for low, top, s, e in placed if s <= end and e >= start]
+        offsets[index] = offset = _gap(taken, size, best_fit)
+        insort(placed, (offset, offset + size, start, end))
         total = max(total, offset + size)
     return offsets, total
 
 
-def _gap(bottoms: np.ndarray, tops: np.ndarray, size: int, best_fit: bool) -> int:
+def _gap(taken: Iterable[tuple[int, int]], size: int, best_fit: bool) -> int:
     """Return where ``size`` bytes fit between occupied ranges: the tightest gap, or the lowest."""
-    if len(bottoms) == 0:
-        return 0
-    order = np.argsort(bottoms, kind="stable")
-    reached = np.maximum.accumulate(tops[order])
-    gap_start = np.concatenate(([0], reached[:-1]))
-    width = bottoms[order] - gap_start
-    enough = np.flatnonzero(width >= size)
-    if len(enough) == 0:
-        return int(reached[-1])
-    return int(gap_start[enough[np.argmin(width[enough])] if best_fit else enough[0]])
+    found, tightest, reached = -1, 0, 0
+    for low, top in taken:
+        if low - reached >= size and (found < 0 or low - reached < tightest):
+            found, tightest = reached, low - reached
+            if not best_fit:
+                break
+        if top > reached:
+            reached = top
+    return found if found >= 0 else reached

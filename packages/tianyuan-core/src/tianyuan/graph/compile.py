@@ -66,6 +66,7 @@ def _compiled(graph: Graph, sizes: Mapping[str, int], device: str, options: Opti
         if ordered is not lowered:
             passes.verify(ordered, "late")
         lowered = ordered
+    lower.settle(lowered)
     program = plan.plan(lowered, options.threads, device)
     lowered.dissolve()
     if concrete is not graph:

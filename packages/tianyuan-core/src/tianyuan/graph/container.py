@@ -154,21 +154,21 @@ class Container:
             if np.asarray(memoryview(self._buffer)[position : entry.start]).any():
                 _fail(self.path, f"padding before tensor {name!r} is damaged", "bits", "zeros")
             self._check(name, entry)
-            self.spare(name)
+            self.spare()
             position = entry.stop
 
-    def spare(self, name: str) -> None:
-        """Give back the memory of a mapped tensor's whole pages; reading it brings them again."""
-        entry = self._entries[name]
-        _give_back(self._buffer, entry.start, entry.stop)
+    def spare(self) -> None:
+        """Give back the memory of the mapped file; reading a tensor brings its pages again.
+
+        All of it, as the kernel maps pages around those that are read.
+        """
+        _give_back(self._buffer)
 
 
-def _give_back(buffer: mmap.mmap | bytes, start: int, stop: int) -> None:
-    """Give back the memory of the whole pages in a range of a mapped file."""
-    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
-    length = stop // mmap.PAGESIZE * mmap.PAGESIZE - first
-    if isinstance(buffer, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED") and length > 0:
-        buffer.madvise(mmap.MADV_DONTNEED, first, length)
+def _give_back(buffer: mmap.mmap | bytes) -> None:
+    """Give back the memory of a mapped file."""
+    if isinstance(buffer, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        buffer.madvise(mmap.MADV_DONTNEED)
 
 
 def _fail(path: str, what: str, got: object, expected: object) -> NoReturn:
@@ -392,7 +392,7 @@ def parse_container(name: str, buffer: mmap.mmap | bytes) -> Container:
     if (8 + length) % ALIGNMENT:
         _fail(name, "data is not aligned", 8 + length, f"a multiple of {ALIGNMENT}")
     header = _believe(name, buffer[8 : 8 + length])
-    _give_back(buffer, 0, 8 + length)
+    _give_back(buffer)
     metadata = header.pop("__metadata__")
     if not all(isinstance(value, str) for value in metadata.values()):
         _fail(name, "metadata is wrong", "values of other types", "text")

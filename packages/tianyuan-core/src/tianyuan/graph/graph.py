@@ -40,7 +40,7 @@ class Constant:
     ) -> Constant:
         """Return a constant whose data ``read()`` gives when it is first needed.
 
-        ``spare()`` lets go of memory that can be read again.
+        ``spare()`` lets go of memory that can be read again: of any constant's of the same file.
         """
         constant = cls.__new__(cls)
         constant.name, constant.spec = name, spec
@@ -52,6 +52,15 @@ class Constant:
         """Say that the data was packed, and is not likely to be read again."""
         if self._spare is not None:
             self._spare()
+
+    @property
+    def is_lazy(self) -> bool:
+        """Tell whether the data lies, or would lie once read, in memory that can be spared."""
+        return self._spare is not None
+
+    def settle(self, array: np.ndarray) -> None:
+        """Hold a copy of the data from now on, which need not be read again."""
+        self._array, self._read, self._spare = array, None, None
 
     @property
     def array(self) -> np.ndarray:

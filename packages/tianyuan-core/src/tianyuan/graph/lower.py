@@ -7,11 +7,13 @@ import numpy as np
 from .. import registry
 from ..imperative import dispatch
 from ..kernel import PLAIN
-from . import heads, joining, layouts, passes, selection, updating
+from . import arena, heads, joining, layouts, passes, selection, updating
 from .graph import Constant, Graph, Node, Rebuilder, Value
 from .options import Options
 from .selection import Labelling
 from .slab import Slab
+
+SMALL = 1 << 16  # bytes of a constant that is copied rather than left in a mapped file
 
 
 def lower(graph: Graph, device: str = "cpu", options: Options | None = None) -> Graph:
@@ -112,6 +114,25 @@ def packed(constant: Constant, layout: str, labelling: Labelling, slab: Slab) ->
         constant.packed[layout] = Constant(_pack(constant, layout, labelling, slab), constant.name)
         constant.spare()
     return constant.packed[layout]
+
+
+def settle(graph: Graph) -> None:
+    """Copy the small constants that a program reads as they are out of their file, side by side.
+
+    Each would hold pages of the mapped file, and what the kernel maps around them.
+    """
+    small = [c for c in graph.constants.values() if c.is_lazy and c.spec.nbytes <= SMALL]
+    sizes = [arena.aligned(constant.spec.nbytes) for constant in small]
+    block = dispatch.empty((sum(sizes),), np.dtype(np.uint8))
+    start = 0
+    for constant, size in zip(small, sizes, strict=True):
+        source = constant.array
+        copy = block[start : start + source.nbytes].view(source.dtype).reshape(source.shape)
+        copy[...] = source
+        copy.flags.writeable = False
+        constant.spare()
+        constant.settle(copy)
+        start += size
 
 
 def _pack(constant: Constant, layout: str, labelling: Labelling, slab: Slab) -> np.ndarray:

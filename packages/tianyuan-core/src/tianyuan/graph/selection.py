@@ -73,11 +73,16 @@ def _policy_refusal(kernel: Kernel, options: Options) -> str | None:
 
 @lru_cache(1024)
 def _permitted(
-    op: str, device: str, backend: str | None, generation: int, options: Options
+    op: str,
+    device: str,
+    backend: str | None,
+    generation: int,
+    options: Options,
+    layouts: frozenset[str] | None = None,
 ) -> tuple[tuple[Kernel, ...], tuple[tuple[str, str], ...]]:
     """Return an op's kernels that the options permit, and the refusals of the others."""
     kept, refused = [], []
-    for kernel in registry.candidates(op, device, backend):
+    for kernel in registry.candidates(op, device, backend, layouts):
         reason = _policy_refusal(kernel, options)
         if reason is None:
             kept.append(kernel)
@@ -340,9 +345,10 @@ def _repackers(
 ) -> tuple[Kernel, ...]:
     """Return the kernels to ask; those that declare nothing look at the call's attributes."""
     declared = ((source,), (target,)), ((PLAIN,), (PLAIN,))
+    touched = frozenset((source, target)) - {PLAIN}
     return tuple(
         kernel
-        for kernel in _permitted("relayout", device, backend, generation, options)[0]
+        for kernel in _permitted("relayout", device, backend, generation, options, touched)[0]
         if not kernel.is_reference and (kernel.layouts.inputs, kernel.layouts.outputs) in declared
     )
 

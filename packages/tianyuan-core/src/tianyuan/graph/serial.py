@@ -11,7 +11,8 @@ import numpy as np
 
 from .. import dtypes, registry, shapes
 from ..errors import ModelFormatError, TianyuanError
-from ..op import Op, QuantParams, TensorSpec
+from ..floats import FloatList, floats
+from ..op import Floats, Op, QuantParams, TensorSpec
 from ..ops.quantized_rules import is_factor
 from .graph import Constant, Graph, Value
 
@@ -106,7 +107,7 @@ def _attrs_to_json(attrs: Any) -> dict[str, Any]:
 
 
 def _attr_to_json(value: Any) -> Any:
-    if isinstance(value, tuple):
+    if isinstance(value, (tuple, FloatList)):
         if value and all(isinstance(item, float) for item in value):
             # One text: a network of integers has tens of thousands of multipliers.
             return {"floats": " ".join(map(_hex, value))}
@@ -265,10 +266,10 @@ def _read_float(reader: _Reader, item: Any) -> float:
     return float.fromhex(item["float"])
 
 
-def _read_floats(reader: _Reader, item: Any) -> tuple[float, ...]:
+def _read_floats(reader: _Reader, item: Any) -> Floats:
     if isinstance(item, list):
-        return tuple(_read_float(reader, part) for part in item)
-    return tuple(map(float.fromhex, _read_str(reader, item["floats"]).split()))
+        return floats(_read_float(reader, part) for part in item)
+    return floats(map(float.fromhex, _read_str(reader, item["floats"]).split()))
 
 
 def _read_bool(reader: _Reader, item: Any) -> bool:

@@ -392,7 +392,7 @@ def _constant(container: Container, name: str) -> Constant:
             "expected one of the file"
         ) from None
     spec = TensorSpec(entry.shape, entry.dtype)
-    return Constant.lazy(spec, name, lambda: container.tensor(name), lambda: container.spare(name))
+    return Constant.lazy(spec, name, lambda: container.tensor(name), container.spare)
 
 
 def _why_missing(backend: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from .. import shapes
 from ..dtypes import as_dtype, name_of
 from ..errors import AttrError, DTypeError, ShapeError
+from ..floats import FloatList
 from ..op import Floats, Ints, QuantParams, TensorSpec
 
 EIGHT_BITS = ("int8", "uint8")
@@ -82,21 +84,17 @@ def check_factors(op: str, what: str, values: Floats, counts: Sequence[int]) -> 
             check_factor(op, what, value)
 
 
-# Tuples longer than this are checked as one array.
-_FEW = 4
-
-
 def are_factors(values: Floats) -> bool:
     """Tell whether there are floats, and all are positive normal float32 numbers."""
-    if set(map(type, values)) != {float}:
+    if not isinstance(values, FloatList) and set(map(type, values)) != {float}:
         return False
-    if len(values) <= _FEW:
-        return all(map(is_factor, values))
-    array = np.array(values)
     # Checked first: within the range, rounding neither overflows nor underflows.
-    if not (array.min() >= _SMALLEST and array.max() <= _LARGEST):
+    if not (min(values) >= _SMALLEST and max(values) <= _LARGEST):
         return False
-    return bool((array.astype(np.float32) == array).all())
+    if isinstance(values, FloatList):
+        return values.is_float32
+    # Not as one of numpy: that takes longer for less than thousands.
+    return array("f", values).tolist() == list(values)
 
 
 def check_length(op: str, what: str, values: Sequence[Any], counts: Sequence[int]) -> None:

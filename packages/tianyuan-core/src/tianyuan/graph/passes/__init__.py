@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from importlib import import_module
 
 from ...errors import GraphError
+from ...ops.codes import ELEMENTWISE
 from ...records import record
 from .. import spec
 from ..graph import Graph
@@ -33,10 +34,10 @@ class Pass:
     name: str
     run: Callable[[Graph, Options], Graph]
     level: int = 1
-    needs: tuple[str, ...] = ()
+    needs: Collection[str] = ()
 
 
-def _own(stage: str, name: str, place: str, level: int = 1, needs: tuple[str, ...] = ()) -> Pass:
+def _own(stage: str, name: str, place: str, level: int = 1, needs: Collection[str] = ()) -> Pass:
     """Return the pass at ``module.function`` of this folder, imported when it first runs."""
     module, _, function = place.partition(".")
 
@@ -72,14 +73,14 @@ _OWN = (
     _own("fuse", "fuse_convolutions", "convolution", 2, ("conv2d", "conv2d_fused")),
     _own("fuse", "dead_code", "dead", 2),  # what is dead must not count as a reader
     _own("fuse", "fuse_products", "product", 2, ("matmul", "matmul_fused")),
-    _own("fuse", "sink_reshapes", "sink", 2, ("reshape",)),
+    _own("fuse", "sink_reshapes", "sink", 2, ("matmul", "matmul_fused")),
     _own("fuse", "dead_code", "dead", 2),
     _own("fuse", "fuse_products", "product", 2, ("matmul", "matmul_fused")),
     _own("fuse", "read_rows", "rows", 2, ("slice", "take")),
     _own("fuse", "fold_constants", "fold", 2),
     _own("fuse", "simplify", "algebra", 2),
     _own("fuse", "dead_code", "dead", 2),
-    _own("fuse", "fuse_elementwise", "elementwise", 2),
+    _own("fuse", "fuse_elementwise", "elementwise", 2, frozenset(ELEMENTWISE)),
     _own("fuse", "dead_code", "dead", 2),
     _own("late", "merge_duplicates", "duplicates"),
     _own("late", "dead_code", "dead", 0),

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from ...op import Op
-from ...ops import reference
 from ..graph import Constant, Graph, Node, Rebuilder, Value
 from ..options import Options
 from .match import add_array, has_symbols, is_concrete, rewrite
@@ -29,6 +28,8 @@ def set_evaluator(evaluator: Evaluator | None) -> None:
 
 def evaluate(op: Op, arrays: Sequence[np.ndarray], attrs: Any) -> Sequence[np.ndarray]:
     """Apply an op to arrays."""
+    from ...ops import reference  # on first use: most graphs of integers have nothing to fold
+
     return (_evaluator or reference.evaluate)(op, arrays, attrs)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ... import registry, shapes
+from ...floats import FloatList
 from ...op import NoAttrs
 from ..graph import Constant, Graph, Node, Rebuilder, Value
 
@@ -20,6 +21,8 @@ def exact(value: Any) -> Any:
     """
     if isinstance(value, shapes.Dim):
         return ("dim", value.expr)
+    if isinstance(value, FloatList):
+        return ("floats", value.tobytes())
     if isinstance(value, tuple):
         # Multipliers and zero points come in thousands, and need no object each.
         kinds = set(map(type, value))
