@@ -10,7 +10,7 @@ from importlib import import_module
 
 import pytest
 from tianyuan import registry
-from tianyuan.kernel import CFunction
+from tianyuan.kernel import PLAIN, CFunction
 from tianyuan_x86 import kernels, native
 from tianyuan_x86._tier import ORDER, Tier
 from tianyuan_x86.kernels import _table
@@ -26,22 +26,58 @@ class AnyFunction(dict):
 
 
 def test_every_module_is_listed_in_order():
-    with_layouts = [
-        name for name in FOUND if hasattr(import_module(f"{kernels.__name__}.{name}"), "layouts")
-    ]
-    assert list(_table.OPS) == sorted(FOUND)
-    assert list(_table.LAYOUTS) == sorted(with_layouts)
+    modules = {name: import_module(f"{kernels.__name__}.{name}") for name in sorted(FOUND)}
+    brought = {
+        name: [layout.name for layout in module.layouts()]
+        for name, module in modules.items()
+        if hasattr(module, "layouts")
+    }
+    assert list(_table.OPS) == list(modules)
+    assert {name: names.split() for name, names in _table.LAYOUTS.items()} == brought
+    assert list(_table.LAYOUTS) == list(brought)
+    assert set(_table.TIERS) | set(_table.REPACKED) <= set(modules)
 
 
 @pytest.mark.parametrize("name", FOUND)
 def test_a_module_has_kernels_for_the_ops_it_is_listed_with(name):
+    described = described_by(name)
+    assert {kernel.op for kernel in described} == set(_table.OPS[name].split())
+
+
+def described_by(name):
     module = import_module(f"{kernels.__name__}.{name}")
-    described = [
-        kernel.op
+    return [
+        kernel
         for tier in ORDER
-        for kernel in kernels.kernels_of(module, Tier(tier, AnyFunction(), {}))
+        if _table.serves(name, tier)
+        for kernel in module.kernels(Tier(tier, AnyFunction(), {}))
     ]
-    assert set(described) == set(_table.OPS[name].split())
+
+
+@pytest.mark.parametrize("name", [name for name, ops in _table.OPS.items() if "relayout" in ops])
+def test_a_module_repacks_the_layouts_it_is_listed_with(name):
+    layouts = {
+        layout
+        for kernel in described_by(name)
+        if kernel.op == "relayout"
+        for layout in (*kernel.layouts.inputs, *kernel.layouts.outputs)
+    }
+    assert layouts - {PLAIN} == set(_table.REPACKED[name].split())
+
+
+def test_a_layout_brings_the_kernels_that_repack_it_and_imports_no_others():
+    program = (
+        "import sys; from tianyuan import registry\n"
+        "assert registry.get_layout('nhwc16').ndim == 4\n"
+        "asked = registry.candidates('relayout', 'cpu', None, frozenset({'nhwc16'}))\n"
+        "layouts = [kernel.layouts for kernel in asked if kernel.is_native]\n"
+        "assert any('nhwc16' in item.inputs for item in layouts), layouts\n"
+        "assert any('nhwc16' in item.outputs for item in layouts), layouts\n"
+        "assert 'tianyuan_x86.kernels.winograd' not in sys.modules\n"
+        "assert 'tianyuan_x86.kernels.conv_grouped' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_kernels_that_are_looked_up_by_op_are_all_in_the_same_order():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from .kernel import DeviceSpec, Kernel, KernelGroup, Layout
+from .kernel import DeviceSpec, Kernel, KernelGroup, Layout, LayoutGroup
 from .op import Op
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def tianyuan_devices() -> Iterable[DeviceSpec]:  # type: ignore[empty-body]
 
 
 @hookspec
-def tianyuan_layouts() -> Iterable[Layout]:  # type: ignore[empty-body]
+def tianyuan_layouts() -> Iterable[Layout | LayoutGroup]:  # type: ignore[empty-body]
     """Return the physical layouts that the plugin's kernels use."""
 
 

@@ -203,6 +203,8 @@ class KernelGroup:
     Attributes:
         ops: names of the ops, all that the group has kernels for.
         of: gives the kernels of one of them, best first.
+        repacks: where one of the ops is ``relayout``, the layouts beside the plain one that its
+            kernels for that read and write: the group is not asked for any others. None if unknown.
 
     >>> group = KernelGroup(("exp", "log"), lambda op: [Kernel(f"{op}_any__none", op, print)])
     >>> group.of("log")
@@ -211,6 +213,7 @@ class KernelGroup:
 
     ops: tuple[str, ...]
     of: Callable[[str], Iterable[Kernel]]
+    repacks: frozenset[str] | None = None
 
 
 @record(eq=False)
@@ -250,6 +253,19 @@ class Layout:
     exact: bool = True
     tolerance: float = 0.0
     write: Callable[[np.ndarray, np.ndarray], None] | None = None
+
+
+@record(eq=False)
+class LayoutGroup:
+    """Layouts that nobody describes before one of them is looked up.
+
+    Attributes:
+        names: of all layouts of the group.
+        of: gives the layouts themselves.
+    """
+
+    names: tuple[str, ...]
+    of: Callable[[], Iterable[Layout]]
 
 
 @record()

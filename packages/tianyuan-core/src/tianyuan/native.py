@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -13,7 +13,7 @@ from .errors import AttrError, DataError, IndexRangeError, KernelError, PluginEr
 from .kernel import CFunction
 from .locks import Lock
 
-# structs is imported where a C kernel or a native plugin is met, which importing core is not.
+# structs is imported where a native plugin is met, calling where a C kernel is run without one.
 
 if TYPE_CHECKING:
     from .structs import TyThreadPool
@@ -171,7 +171,7 @@ def published_thread_pool() -> Any:
     return _pool
 
 
-def functions_of_table(capsule: Any) -> dict[str, CFunction]:
+def functions_of_table(capsule: Any) -> Mapping[str, CFunction]:
     """Return the functions of a ``ty_kernel_table`` capsule by kernel name, best first.
 
     Raises:
@@ -183,30 +183,12 @@ def functions_of_table(capsule: Any) -> dict[str, CFunction]:
     >>> new_capsule.restype = ctypes.py_object
     >>> new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
     >>> table = TyKernelTable(abi_version=ABI_VERSION, count=0)
-    >>> functions_of_table(new_capsule(ctypes.addressof(table), KERNEL_TABLE_CAPSULE, None))
-    {}
+    >>> len(functions_of_table(new_capsule(ctypes.addressof(table), KERNEL_TABLE_CAPSULE, None)))
+    0
     """
-    from .structs import KERNEL_TABLE_CAPSULE, TyKernel, TyKernelTable, capsule_pointer
+    from .structs import KernelFunctions
 
-    table = TyKernelTable.from_address(capsule_pointer(capsule, KERNEL_TABLE_CAPSULE))
-    if table.abi_version != ABI_VERSION:
-        raise PluginError(
-            f"kernel table: ABI version differs, got {table.abi_version}, expected {ABI_VERSION}"
-        )
-    if table.count == 0:
-        return {}
-    # An entry may be longer than ours where a later minor version added fields.
-    stride = TyKernel.from_address(table.kernels).struct_size
-    found: dict[str, CFunction] = {}
-    for index in range(table.count):
-        entry = TyKernel.from_address(table.kernels + index * stride)
-        if entry.abi_version != ABI_VERSION:
-            raise PluginError(
-                f"kernel table: entry {index} has another ABI version, got {entry.abi_version}, "
-                f"expected {ABI_VERSION}"
-            )
-        found[entry.name.decode()] = CFunction(entry.run, capsule)
-    return found
+    return KernelFunctions(capsule)
 
 
 def invoke_by_ctypes(
@@ -223,7 +205,7 @@ def invoke_by_ctypes(
         KernelError: where an array cannot be passed or the kernel reports failure; one of
             ``FAILURES`` where its code says so.
     """
-    from .structs import invoke
+    from .calling import invoke
 
     invoke(address, attrs, inputs, outputs, workspace)
 

@@ -19,6 +19,7 @@ from .kernel import (
     Kernel,
     KernelGroup,
     Layout,
+    LayoutGroup,
     Layouts,
     bytes_cost,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "Kernel",
     "KernelGroup",
     "Layout",
+    "LayoutGroup",
     "Layouts",
     "Op",
     "TensorSpec",

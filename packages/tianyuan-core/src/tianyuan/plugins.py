@@ -15,7 +15,7 @@ from . import hookspecs, registry
 from .device import device_kind
 from .discovery import entry_points
 from .errors import PluginError
-from .kernel import Kernel, KernelGroup
+from .kernel import Kernel, KernelGroup, Layout, LayoutGroup
 from .locks import ForkSafeLock
 from .plugin import API
 
@@ -305,9 +305,31 @@ def _ask_kernels(record: PluginRecord, kind: str) -> None:
 
 def _register_layouts(record: PluginRecord) -> None:
     for layout in _flat(record, "tianyuan_layouts"):
-        _refuse_taken(layout.name, "layout", "layouts")
+        names = layout.names if isinstance(layout, LayoutGroup) else (layout.name,)
+        for name in names:
+            _refuse_taken(name, "layout", "layouts")
+        if isinstance(layout, LayoutGroup):
+            layout = _watched_layouts(record, layout)
         registry.register_layout(layout)
-        record.layouts.append(layout.name)
+        record.layouts += names
+
+
+def _watched_layouts(record: PluginRecord, group: LayoutGroup) -> LayoutGroup:
+    """Return a group whose plugin is quarantined where its layouts cannot be described."""
+
+    def of() -> list[Layout]:
+        try:
+            found = list(group.of())
+            if {layout.name for layout in found} != set(group.names):
+                raise PluginError(f"layouts have other names, got {[x.name for x in found]}")
+        except Exception as error:
+            reason = f"layouts {', '.join(group.names)} cannot be described: {_describe(error)}"
+            with _loading:
+                quarantine(record, reason, error)
+            raise PluginError(reason) from error
+        return found
+
+    return LayoutGroup(group.names, of)
 
 
 def _watched(record: PluginRecord, group: KernelGroup) -> KernelGroup:
@@ -330,7 +352,7 @@ def _watched(record: PluginRecord, group: KernelGroup) -> KernelGroup:
             return []
         return found
 
-    return KernelGroup(group.ops, of)
+    return KernelGroup(group.ops, of, group.repacks)
 
 
 def _check_kernels(items: Iterable[Kernel | KernelGroup]) -> None:
@@ -347,10 +369,8 @@ def _check_kernels(items: Iterable[Kernel | KernelGroup]) -> None:
 
 
 def _expect_op(what: str, op: str) -> None:
-    try:
-        registry.get_op(op)
-    except KeyError:
-        raise PluginError(f"{what} is for an unknown op {op!r}") from None
+    if not registry.has_op(op):
+        raise PluginError(f"{what} is for an unknown op {op!r}")
 
 
 def compile_program(program: Any, device: str, backend: str | None = None) -> tuple[Any, list[str]]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import copyreg
 import os
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
+from importlib import import_module
 
 from . import config
 from .device import device_kind, install_count
 from .dtypes import DType, name_of
 from .errors import BackendError, DeviceError, KernelError, PluginError
-from .kernel import FULL, Call, DeviceSpec, Kernel, KernelGroup, Layout
+from .kernel import FULL, Call, DeviceSpec, Kernel, KernelGroup, Layout, LayoutGroup
 from .op import Op
 from .records import record
 
@@ -28,31 +28,44 @@ class Backend:
         self.name = name
         self.device = device
         self._brought: dict[str, list[Kernel | KernelGroup]] = {}
-        self._described: dict[str, tuple[Kernel, ...]] = {}
+        self._described: dict[tuple[str, frozenset[str] | None], tuple[Kernel, ...]] = {}
 
     def add(self, items: Iterable[Kernel | KernelGroup]) -> None:
         """Attach kernels, and groups that are asked for theirs when an op is looked up."""
         for item in items:
             for op in item.ops if isinstance(item, KernelGroup) else (item.op,):
                 self._brought.setdefault(op, []).append(item)
-                self._described.pop(op, None)
+        self._described.clear()
 
-    def of(self, op: str) -> tuple[Kernel, ...]:
-        """Return the kernels of an op, in the order of registration."""
-        found = self._described.get(op)
+    def of(self, op: str, layouts: frozenset[str] | None = None) -> tuple[Kernel, ...]:
+        """Return the kernels of an op, in the order of registration.
+
+        Of kernels that repack, those that have to do with none of ``layouts`` may be left out.
+        """
+        found = self._described.get((op, layouts))
         if found is None:
             made = (
                 kernel.owned_by(self.name)
                 for item in self._brought.get(op, ())
-                for kernel in (item.of(op) if isinstance(item, KernelGroup) else (item,))
+                for kernel in _kernels_of(item, op, layouts)
             )
-            found = self._described.setdefault(op, tuple(made))  # threads agree on one
+            found = self._described.setdefault((op, layouts), tuple(made))  # threads agree on one
         return found
 
     @property
     def kernels(self) -> dict[str, tuple[Kernel, ...]]:
         """All kernels by op; describes those that no one has asked for yet."""
         return {op: self.of(op) for op in self._brought}
+
+
+def _kernels_of(
+    item: Kernel | KernelGroup, op: str, layouts: frozenset[str] | None
+) -> Iterable[Kernel]:
+    if not isinstance(item, KernelGroup):
+        return (item,)
+    if layouts is not None and item.repacks is not None and layouts.isdisjoint(item.repacks):
+        return ()
+    return item.of(op)
 
 
 @record()
@@ -64,11 +77,12 @@ class Selection:
 
 
 _ops: dict[str, Op] = {}
-_layouts: dict[str, Layout] = {}
+_layouts: dict[str, Layout | LayoutGroup] = {}
 _devices: dict[str, DeviceSpec] = {}
 _backends: dict[tuple[str, str], Backend] = {}
-_candidates: dict[tuple[str, str, str | None, int], tuple[Kernel, ...]] = {}
+_candidates: dict[object, tuple[Kernel, ...]] = {}
 _cache: dict[object, Selection] = {}
+_heard: dict[tuple[str, str], tuple[str, str]] = {}
 _CACHE_LIMIT = 8192
 generation = 0  # grows with every registration, so that caches notice
 
@@ -88,8 +102,8 @@ def _no_reason(name: str) -> str:
 # Called with the name of a backend that is not there.
 _reason: Callable[[str], str] = _no_reason
 
-# Called where an op is looked up that is not there: core's own are declared on first use.
-_declare: Callable[[], object] = tuple
+# Core's own ops, by name, and the modules that declare them when one of theirs is looked up.
+_own: Mapping[str, str] = {}
 
 BACKEND_CHOICE: ContextVar[str | None] = ContextVar(
     "backend_choice", default=os.environ.get("TIANYUAN_BACKEND") or None
@@ -104,10 +118,10 @@ if ISA_CAP.get() not in (None, *ISA_ORDER):
     )
 
 
-def set_declarer(declare: Callable[[], object]) -> None:
-    """Install what registers core's own ops when one is first looked up; it may be called again."""
-    global _declare
-    _declare = declare
+def set_own_ops(modules: Mapping[str, str]) -> None:
+    """Say which module declares each of core's own ops, as its ``OPS``, in the order of ops."""
+    global _own
+    _own = modules
 
 
 def set_loader(loader: Callable[[str], None], reason: Callable[[str], str]) -> None:
@@ -129,16 +143,26 @@ def register_op(op: Op) -> Op:
     return op
 
 
+def has_op(name: str) -> bool:
+    """Tell whether there is an op of a name, declaring nothing."""
+    return name in _ops or name in _own
+
+
 def get_op(name: str) -> Op:
     """Return the op of a name; raise KeyError where there is none."""
-    if name not in _ops:
-        _declare()
+    if name not in _ops and name in _own:
+        _declare(_own[name])
     return _ops[name]
+
+
+def _declare(module: str) -> None:
+    for op in import_module(module).OPS:
+        register_op(op)
 
 
 def _named(op: Op) -> tuple[Callable[[str], Op], tuple[str]]:
     """Reduce an op, which is compared by identity, to its name: a copy is the op itself."""
-    if _ops.get(op.name) is not op:
+    if not has_op(op.name) or get_op(op.name) is not op:
         raise TypeError(
             f"{op.name}: an op that is not registered can be neither copied nor pickled, expected "
             "one that registry.get_op returns"
@@ -150,21 +174,28 @@ copyreg.pickle(Op, _named)
 
 
 def all_ops() -> tuple[Op, ...]:
-    """Return every registered op in the order of registration, core's own first."""
-    _declare()
-    return tuple(_ops.values())
+    """Return every registered op, core's own first, then others in the order of registration."""
+    for module in dict.fromkeys(_own.values()):
+        _declare(module)
+    return tuple(_ops[name] for name in dict.fromkeys((*_own, *_ops)))
 
 
-def register_layout(layout: Layout) -> None:
+def register_layout(layout: Layout | LayoutGroup) -> None:
     """Make a layout known; two plugins may bring the same name only with the same extents rule."""
-    _layouts.setdefault(layout.name, layout)
+    for name in layout.names if isinstance(layout, LayoutGroup) else (layout.name,):
+        _layouts.setdefault(name, layout)
 
 
 def get_layout(name: str) -> Layout:
     """Return the layout of a name; raise KeyError where there is none."""
     if name not in _layouts:
         _loader("cpu")
-    return _layouts[name]
+    found = _layouts[name]
+    if isinstance(found, LayoutGroup):
+        described = {layout.name: layout for layout in found.of()}
+        _layouts.update({n: described[n] for n in found.names if _layouts.get(n) is found})
+        return get_layout(name)
+    return found
 
 
 def register_device(spec: DeviceSpec) -> None:
@@ -259,8 +290,15 @@ def use_backend(name: str | None) -> Iterator[None]:
         BACKEND_CHOICE.reset(token)
 
 
-def candidates(op: str, device: str = "cpu", backend: str | None = None) -> tuple[Kernel, ...]:
+def candidates(
+    op: str,
+    device: str = "cpu",
+    backend: str | None = None,
+    layouts: frozenset[str] | None = None,
+) -> tuple[Kernel, ...]:
     """Return all kernels of an op for a device, in the order of registration, references last.
+
+    Of kernels that repack, those that have to do with none of ``layouts`` may be left out.
 
     Raises:
         BackendError: where the backend asked for does not serve the device.
@@ -268,17 +306,19 @@ def candidates(op: str, device: str = "cpu", backend: str | None = None) -> tupl
     kind = device_kind(device)
     _loader(kind)
     known = generation
-    key = (op, kind, backend, known)
+    key = (op, kind, backend, layouts, known)
     found = _candidates.get(key)
     if found is None:
-        found = _found_candidates(op, kind, backend)
+        found = _found_candidates(op, kind, backend, layouts)
         if generation != known:  # describing them failed, and their backend was taken back
-            return candidates(op, device, backend)
+            return candidates(op, device, backend, layouts)
         _candidates[key] = found
     return found
 
 
-def _found_candidates(op: str, kind: str, backend: str | None) -> tuple[Kernel, ...]:
+def _found_candidates(
+    op: str, kind: str, backend: str | None, layouts: frozenset[str] | None
+) -> tuple[Kernel, ...]:
     if backend is not None and (backend, kind) not in _backends:
         why = f" ({_reason(backend)})" if _reason(backend) else ""
         raise BackendError(
@@ -289,7 +329,7 @@ def _found_candidates(op: str, kind: str, backend: str | None) -> tuple[Kernel, 
         kernel
         for (name, served), entry in list(_backends.items())
         if served == kind
-        for kernel in entry.of(op)
+        for kernel in entry.of(op, layouts)
         if backend in (None, name) or kernel.is_reference
     ]
     return tuple(sorted(found, key=lambda kernel: kernel.is_reference))
@@ -367,6 +407,8 @@ def supporting(
     candidates if None.
     """
     cap, costs, refused = isa_cap(), {}, []
+    if len(_heard) >= _CACHE_LIMIT:
+        _heard.clear()
     if asked is None:
         asked = candidates(call.op.name, device, chosen_backend())
     for kernel in asked:
@@ -376,7 +418,8 @@ def supporting(
         if reason is None:
             costs[kernel] = _cost(kernel, call)
         else:
-            refused.append((kernel.name, sys.intern(reason)))  # most calls hear the same
+            heard = (kernel.name, reason)
+            refused.append(_heard.setdefault(heard, heard))  # most calls hear the same
     served = sorted(costs, key=lambda kernel: (kernel.is_reference, costs[kernel]))
     return {kernel: costs[kernel] for kernel in served}, refused
 

@@ -1,65 +1,17 @@
-"""Mirror abi.h's structures for ctypes, and run C kernels with them where no native plugin does."""
+"""Mirror for ctypes what native plugins offer by capsules: tables of kernels, and thread pools."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
 from .abi import ABI_VERSION
-from .dtypes import CODES
-from .errors import KernelError, PluginError
-from .kernel import MAX_DIMS
-from .native import FAILURES
+from .errors import PluginError
+from .kernel import CFunction
 
 KERNEL_TABLE_CAPSULE = b"tianyuan.kernel_table.v1"
 THREAD_POOL_CAPSULE = b"tianyuan.thread_pool.v1"
-_ERROR_SIZE = 512
-
-
-class TyTensor(ctypes.Structure):
-    """``ty_tensor`` of abi.h."""
-
-    _fields_ = [
-        ("abi_version", ctypes.c_uint32),
-        ("struct_size", ctypes.c_uint32),
-        ("data", ctypes.c_void_p),
-        ("dtype", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("shape", ctypes.c_int64 * MAX_DIMS),
-        ("scales", ctypes.c_void_p),
-        ("zero_points", ctypes.c_void_p),
-        ("quant_count", ctypes.c_int32),
-        ("quant_axis", ctypes.c_int32),
-    ]
-
-
-class TyCtx(ctypes.Structure):
-    """``ty_ctx`` of abi.h."""
-
-
-_Task = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int32)
-_ParallelFor = ctypes.CFUNCTYPE(
-    None,
-    ctypes.POINTER(TyCtx),
-    ctypes.c_int64,
-    ctypes.c_int64,
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-)
-TyCtx._fields_ = [
-    ("abi_version", ctypes.c_uint32),
-    ("struct_size", ctypes.c_uint32),
-    ("threads", ctypes.c_int32),
-    ("reserved", ctypes.c_int32),
-    ("parallel_for", _ParallelFor),
-    ("pool", ctypes.c_void_p),
-    ("error", ctypes.c_void_p),
-    ("error_size", ctypes.c_int64),
-    ("ahead", ctypes.c_void_p),
-]
 
 
 class TyKernel(ctypes.Structure):
@@ -97,15 +49,6 @@ class TyThreadPool(ctypes.Structure):
     ]
 
 
-_Run = ctypes.CFUNCTYPE(
-    ctypes.c_int,
-    ctypes.POINTER(TyCtx),
-    ctypes.POINTER(TyTensor),
-    ctypes.POINTER(TyTensor),
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-)
-
 _get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _get_pointer.restype = ctypes.c_void_p
 _get_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
@@ -122,67 +65,60 @@ def capsule_pointer(capsule: Any, name: bytes) -> int:
     return address
 
 
-def _serial_for(ctx: Any, n: int, grain: int, task: int, arg: int) -> None:
-    if n > 0:
-        _Task(task)(arg, 0, n, 0)
+class KernelFunctions(Mapping[str, CFunction]):
+    """The functions of a ``ty_kernel_table`` capsule by kernel name, in the table's order.
 
-
-_serial_callback = _ParallelFor(_serial_for)
-
-
-def _describe(arrays: Sequence[np.ndarray]) -> Any:
-    tensors = (TyTensor * max(len(arrays), 1))()
-    for tensor, array in zip(tensors, arrays, strict=False):
-        if not array.flags.c_contiguous:
-            raise KernelError(
-                f"kernel: array is not C-contiguous, got strides {array.strides} of shape "
-                f"{array.shape}"
-            )
-        if array.ndim > MAX_DIMS:
-            raise KernelError(
-                f"kernel: too many dimensions, got {array.ndim}, expected at most {MAX_DIMS}"
-            )
-        tensor.abi_version = ABI_VERSION
-        tensor.struct_size = ctypes.sizeof(TyTensor)
-        tensor.data = array.ctypes.data
-        tensor.dtype = CODES[array.dtype.name]
-        tensor.ndim = array.ndim
-        tensor.shape[: array.ndim] = array.shape
-        tensor.quant_axis = -1
-    return tensors
-
-
-def invoke(
-    address: int,
-    attrs: bytes,
-    inputs: Sequence[np.ndarray],
-    outputs: Sequence[np.ndarray],
-    workspace: np.ndarray | None,
-) -> None:
-    """Run a C kernel on one thread without any native plugin.
+    A process runs few of a table's kernels, so that of the others no more is kept here than what
+    finds them: the hash of the name.
 
     Raises:
-        KernelError: where an array cannot be passed or the kernel reports failure; one of
-            ``FAILURES`` where its code says so.
+        PluginError: where it is another capsule, or of another ABI version.
     """
-    error = ctypes.create_string_buffer(_ERROR_SIZE)
-    ctx = TyCtx(
-        ABI_VERSION,
-        ctypes.sizeof(TyCtx),
-        1,
-        0,
-        _serial_callback,
-        None,
-        ctypes.addressof(error),
-        _ERROR_SIZE,
-    )
-    code = _Run(address)(
-        ctypes.byref(ctx),
-        _describe(inputs),
-        _describe(outputs),
-        ctypes.cast(ctypes.c_char_p(attrs), ctypes.c_void_p),
-        None if workspace is None else workspace.ctypes.data,
-    )
-    if code != 0:
-        text = error.value.decode(errors="replace") or f"kernel failed with code {code}"
-        raise FAILURES.get(code, KernelError)(text)
+
+    def __init__(self, capsule: Any) -> None:
+        table = TyKernelTable.from_address(capsule_pointer(capsule, KERNEL_TABLE_CAPSULE))
+        if table.abi_version != ABI_VERSION:
+            raise PluginError(
+                f"kernel table: ABI version differs, got {table.abi_version}, "
+                f"expected {ABI_VERSION}"
+            )
+        self._capsule = capsule
+        self._entries = table.kernels
+        # An entry may be longer than ours where a later minor version added fields.
+        self._stride = TyKernel.from_address(table.kernels).struct_size if table.count else 0
+        self._count: int = table.count
+        self._hashes = b"".join(map(_hashed, self._names()))
+
+    def _entry(self, index: int) -> TyKernel:
+        return TyKernel.from_address(self._entries + index * self._stride)
+
+    def _names(self) -> Iterator[bytes]:
+        for index in range(self._count):
+            entry = self._entry(index)
+            if entry.abi_version != ABI_VERSION:
+                raise PluginError(
+                    f"kernel table: entry {index} has another ABI version, "
+                    f"got {entry.abi_version}, expected {ABI_VERSION}"
+                )
+            yield entry.name
+
+    def __getitem__(self, name: str) -> CFunction:
+        encoded = name.encode()
+        wanted = _hashed(encoded)
+        at = self._hashes.find(wanted)
+        while at >= 0:
+            index, beyond = divmod(at, len(wanted))
+            if beyond == 0 and self._entry(index).name == encoded:
+                return CFunction(self._entry(index).run, self._capsule)
+            at = self._hashes.find(wanted, at + 1)
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name.decode() for name in self._names())
+
+    def __len__(self) -> int:
+        return self._count
+
+
+def _hashed(name: bytes) -> bytes:
+    return hash(name).to_bytes(8, "little", signed=True)

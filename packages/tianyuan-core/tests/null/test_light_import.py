@@ -111,3 +111,30 @@ def test_the_collector_runs_again_where_the_import_fails() -> None:
         "except Exception as error:\n    print(type(error).__name__, gc.isenabled())"
     )
     assert run(code, TIANYUAN_ISA="none") == ["BackendError", "True"]
+
+
+def test_the_table_of_ops_names_what_each_family_declares() -> None:
+    from importlib import import_module
+
+    from tianyuan import ops, registry
+
+    declared = {
+        family: [op.name for op in import_module(f"{ops.__name__}.{family}").OPS]
+        for family in ops.FAMILIES
+    }
+    assert {family: names.split() for family, names in ops.FAMILIES.items()} == declared
+    own = [name for names in declared.values() for name in names]
+    assert [op.name for op in registry.all_ops()][: len(own)] == own
+    assert [op.name for op in ops.register_all()] == own
+
+
+def test_looking_an_op_up_declares_no_other_family() -> None:
+    code = (
+        "import sys, pickle, tianyuan.registry as r\n"
+        "def there(name): return f'tianyuan.ops.{name}' in sys.modules\n"
+        "print(r.has_op('sort'), r.has_op('nothing'), there('sorting'))\n"
+        "r.candidates('conv2d'); print(there('conv'), there('sorting'), there('norm'))\n"
+        "from tianyuan.ops.sorting import SORT\n"
+        "print(pickle.loads(pickle.dumps(SORT)) is SORT, r.get_op('sort') is SORT)"
+    )
+    assert run(code) == ["True", "False", "False", "True", "False", "False", "True", "True"]

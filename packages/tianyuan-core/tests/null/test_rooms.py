@@ -14,6 +14,7 @@ SOURCE = Path(tianyuan.__file__).parent
 ROOMS = (
     (
         "errors",
+        "floats",
         "dtypes",
         "shapes",
         "device",
@@ -28,7 +29,7 @@ ROOMS = (
     ("op", "kernel"),
     ("abi", "registry"),
     ("ops",),
-    ("structs", "native", "hookspecs", "plugin", "plugins", "aliases"),
+    ("structs", "calling", "native", "hookspecs", "plugin", "plugins", "aliases"),
     ("backends",),
     ("imperative",),
     ("graph",),

@@ -9,14 +9,14 @@ import sys
 
 import numpy as np
 import pytest
-from tianyuan import native, structs
+from tianyuan import calling, native, structs
 from tianyuan.errors import KernelError, PluginError
 
 RunPrototype = ctypes.CFUNCTYPE(
     ctypes.c_int,
-    ctypes.POINTER(structs.TyCtx),
-    ctypes.POINTER(structs.TyTensor),
-    ctypes.POINTER(structs.TyTensor),
+    ctypes.POINTER(calling.TyCtx),
+    ctypes.POINTER(calling.TyTensor),
+    ctypes.POINTER(calling.TyTensor),
     ctypes.c_void_p,
     ctypes.c_void_p,
 )
@@ -28,7 +28,7 @@ new_capsule.restype = ctypes.py_object
 new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
 
-def floats(tensor: structs.TyTensor) -> np.ndarray:
+def floats(tensor: calling.TyTensor) -> np.ndarray:
     count = int(np.prod(tensor.shape[: tensor.ndim], dtype=np.int64))
     pointer = ctypes.cast(tensor.data, ctypes.POINTER(ctypes.c_float))
     return np.ctypeslib.as_array(pointer, (count,))

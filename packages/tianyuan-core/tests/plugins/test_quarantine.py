@@ -19,7 +19,7 @@ from tianyuan import plugins, registry
 from tianyuan.backends import numpy as numpy_backend
 from tianyuan.errors import BackendError, PluginError
 from tianyuan.op import Op
-from tianyuan.plugin import API, DeviceSpec, Kernel, KernelGroup, Layout, hookimpl
+from tianyuan.plugin import API, DeviceSpec, Kernel, KernelGroup, Layout, LayoutGroup, hookimpl
 from tianyuan.plugins import PluginRecord, PluginWarning
 
 
@@ -32,6 +32,10 @@ LAYOUT = Layout("odd", 1, identity, identity, lambda array, shape: array)
 
 def triple(ctx: Any, inputs: Any, outputs: Any, attrs: Any, workspace: Any) -> None:
     np.multiply(inputs[0], 3, out=outputs[0])
+
+
+def replace_name(layout: Layout, name: str) -> Layout:
+    return Layout(name, layout.ndim, layout.extents, layout.pack, layout.unpack)
 
 
 def plugin_module(**hooks: Any) -> ModuleType:
@@ -200,6 +204,61 @@ def test_raising_when_layouts_are_asked_for(record: PluginRecord) -> None:
         plugins.ensure_kernels("cpu")
     with pytest.raises(KeyError):
         registry.get_layout("odd")
+
+
+def test_layouts_are_described_when_one_is_looked_up(record: PluginRecord) -> None:
+    asked: list[int] = []
+
+    def of() -> list[Layout]:
+        asked.append(1)
+        return [LAYOUT, replace_name(LAYOUT, "even")]
+
+    group = LayoutGroup(("odd", "even"), of)
+    plugins.load(record, lambda: plugin_module(tianyuan_layouts=lambda: [group]))
+    plugins.ensure_kernels("cpu")
+    assert (record.state, record.layouts, asked) == (plugins.LOADED, ["odd", "even"], [])
+    assert registry.get_layout("odd") is LAYOUT
+    assert registry.get_layout("even").name == "even"
+    assert registry.get_layout("odd") is LAYOUT
+    assert asked == [1]
+
+
+@pytest.mark.parametrize("names", [(), ("even",)])
+def test_layouts_that_cannot_be_described(record: PluginRecord, names: tuple[str, ...]) -> None:
+    def of() -> list[Layout]:
+        return [replace_name(LAYOUT, name) for name in names] if names else raising()
+
+    group = LayoutGroup(("odd",), of)
+    plugins.load(record, lambda: plugin_module(tianyuan_layouts=lambda: [group]))
+    plugins.ensure_kernels("cpu")
+    with (
+        pytest.warns(PluginWarning, match="layouts odd cannot be described"),
+        pytest.raises(PluginError, match="layouts odd cannot be described"),
+    ):
+        registry.get_layout("odd")
+    assert record.state == plugins.QUARANTINED
+    with pytest.raises(KeyError):
+        registry.get_layout("odd")
+
+
+def test_kernels_that_repack_other_layouts_are_not_described(record: PluginRecord) -> None:
+    asked: list[str] = []
+
+    def group(name: str, repacks: frozenset[str] | None) -> KernelGroup:
+        def of(op: str) -> list[Kernel]:
+            asked.append(name)
+            return [Kernel(f"{op}_any__{name}", op, triple)]
+
+        return KernelGroup(("relayout",), of, repacks)
+
+    groups = [group("odd", frozenset({"odd"})), group("even", frozenset({"even", "odder"}))]
+    groups.append(group("any", None))
+    plugins.load(record, lambda: plugin_module(tianyuan_kernels=lambda device: groups))
+    found = registry.candidates("relayout", "cpu", record.name, frozenset({"odd"}))
+    assert [kernel.name for kernel in found[:2]] == ["relayout_any__odd", "relayout_any__any"]
+    assert asked == ["odd", "any"]
+    found = registry.candidates("relayout", "cpu", record.name)
+    assert [k.name for k in found[:3]] == [f"relayout_any__{n}" for n in ("odd", "even", "any")]
 
 
 def test_raising_when_kernels_are_asked_for(record: PluginRecord) -> None:

@@ -9,7 +9,7 @@ import pluggy
 
 if TYPE_CHECKING:
     from tianyuan.graph.program import Executable, Program
-    from tianyuan.plugin import DeviceSpec, KernelGroup, Layout
+    from tianyuan.plugin import DeviceSpec, KernelGroup, LayoutGroup
 
 __version__ = "0.1.0"
 TIANYUAN_API = (1, 0)
@@ -29,11 +29,11 @@ def tianyuan_devices() -> Iterable[DeviceSpec]:
 
 
 @hookimpl
-def tianyuan_layouts() -> Iterable[Layout]:
+def tianyuan_layouts() -> Iterable[LayoutGroup]:
     """Return the blocked layouts of the convolution kernels."""
-    from .kernels import all_layouts
+    from .kernels import layout_groups
 
-    return all_layouts()
+    return layout_groups()
 
 
 @hookimpl

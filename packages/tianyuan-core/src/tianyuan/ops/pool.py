@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import shapes
-from ..errors import AttrError, DTypeError, ShapeError
+from ..errors import DTypeError, ShapeError
 from ..op import (
     Count,
     GradContext,
@@ -16,13 +16,13 @@ from ..op import (
     Op,
     Specs,
     TensorSpec,
-    Work,
     expect_float,
     expect_rank,
     expect_same_dtype,
 )
 from ..records import record
 from .conv import check_ints, output_size
+from .windows import Window, adapted, adaptive_windows, pooled, windows, work
 
 
 @record()
@@ -62,46 +62,12 @@ class Size2d:
     size: Ints = (1, 1)
 
 
-def _check_window(op: str, attrs: Any) -> None:
-    check_ints(op, "kernel", attrs.kernel, 2, 1)
-    check_ints(op, "stride", attrs.stride, 2, 1)
-    check_ints(op, "padding", attrs.padding, 4, 0)
-    if any(pad >= attrs.kernel[side % 2] for side, pad in enumerate(attrs.padding)):
-        raise AttrError(
-            f"{op}: padding must be smaller than the kernel, got padding {attrs.padding} "
-            f"with kernel {attrs.kernel}, expected less than the kernel on each side"
-        )
-
-
-def _expect_pixels(op: str, size: Ints) -> None:
-    if int(size[0]) < 1 or int(size[1]) < 1:
-        raise ShapeError(
-            f"{op}: the image is empty, got size {shapes.format_shape(size)}, expected at least 1"
-        )
-
-
 def _expect_shape(op: str, what: str, spec: TensorSpec, shape: Sequence[int]) -> None:
     if tuple(map(int, spec.shape)) != tuple(map(int, shape)):
         raise ShapeError(
             f"{op}: {what} has the wrong shape, got {shapes.format_shape(spec.shape)}, "
             f"expected {shapes.format_shape(shape)}"
         )
-
-
-def pooled(op: str, x: TensorSpec, attrs: Any) -> TensorSpec:
-    """Return the spec of a pooling over windows; raise where the window or input does not fit."""
-    _check_window(op, attrs)
-    expect_rank(op, x, 4)
-    _expect_pixels(op, x.shape[2:])
-    return x.with_shape((*x.shape[:2], *output_size(op, x.shape[2:], attrs.kernel, attrs)))
-
-
-def adapted(op: str, x: TensorSpec, attrs: Any) -> TensorSpec:
-    """Return the spec of a pooling to a given size; raise where size or input does not fit."""
-    check_ints(op, "size", attrs.size, 2, 1)
-    expect_rank(op, x, 4)
-    _expect_pixels(op, x.shape[2:])
-    return x.with_shape((*x.shape[:2], *attrs.size))
 
 
 Extent = Callable[[str, TensorSpec, Any], TensorSpec]
@@ -162,31 +128,6 @@ def _infer_adaptive_avg(specs: Specs, attrs: Size2d) -> Specs:
 def _infer_adaptive_avg_backward(specs: Specs, attrs: Size2d) -> Specs:
     expect_float("adaptive_avg_pool2d_backward", specs[0])
     return (adapted("adaptive_avg_pool2d_backward", specs[0], attrs),)
-
-
-# A window: the output position, and the rows and columns of the input that it covers.
-Window = tuple[int, int, slice, slice]
-
-
-def windows(attrs: Any, size: Ints, out: Ints) -> Iterator[Window]:
-    """Walk the windows of a pooling, clipped to the image."""
-    (top, left), (kh, kw), (sh, sw) = attrs.padding[:2], attrs.kernel, attrs.stride
-    for i in range(out[0]):
-        for j in range(out[1]):
-            row, col = i * sh - top, j * sw - left
-            rows = slice(max(row, 0), min(row + kh, size[0]))
-            yield i, j, rows, slice(max(col, 0), min(col + kw, size[1]))
-
-
-def adaptive_windows(size: Ints, out: Ints) -> Iterator[Window]:
-    """Walk the windows [floor(i*H/o), ceil((i+1)*H/o)) of an adaptive pooling."""
-
-    def bounds(index: int, extent: int, count: int) -> slice:
-        return slice(index * extent // count, -(-(index + 1) * extent // count))
-
-    for i in range(out[0]):
-        for j in range(out[1]):
-            yield i, j, bounds(i, size[0], out[0]), bounds(j, size[1], out[1])
 
 
 def _max_windows(x: np.ndarray, attrs: Any) -> tuple[Iterator[Window], Ints]:
@@ -331,11 +272,6 @@ def _grad_adaptive_avg(ctx: GradContext, grads: Any) -> Sequence[Any]:
 def _grad_adaptive_avg_backward(ctx: GradContext, grads: Any) -> Sequence[Any]:
     (g,), (gx,) = ctx.inputs, grads
     return (None if gx is None else ADAPTIVE_AVG_POOL2D(gx, size=g.shape[2:]),)
-
-
-def work(inputs: Specs, outputs: Specs, attrs: Any) -> Work:
-    """Count a pooling: each output looks at every element of its window."""
-    return Work(others=outputs[0].size * shapes.volume(attrs.kernel))
 
 
 def _max_family(

@@ -14,8 +14,8 @@ from ..op import Count, DTypeName, Floats, Ints, Op, QuantParams, Specs, TensorS
 from ..records import record
 from . import quantized_rules as rules
 from .conv import output_size
-from .pool import Window, adapted, adaptive_windows, pooled, windows
-from .pool import work as work_of_pool
+from .windows import Window, adapted, adaptive_windows, pooled, windows
+from .windows import work as work_of_pool
 
 Arrays = Sequence[np.ndarray]
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from types import ModuleType
 
-from tianyuan.kernel import Kernel, KernelGroup, Layout
+from tianyuan.kernel import Kernel, KernelGroup, Layout, LayoutGroup
 
-from .._tier import LANES, Tier
-from ._table import LAYOUTS, OPS
+from .._tier import Tier
+from ._table import LAYOUTS, OPS, REPACKED, serves
 
 
 def _module(name: str) -> ModuleType:
@@ -23,39 +23,46 @@ class _Described:
         self._module, self._tier = module, tier
 
     @cached_property
-    def _kernels(self) -> list[Kernel]:
-        return kernels_of(_module(self._module), self._tier)
+    def all(self) -> list[Kernel]:
+        found: list[Kernel] = _module(self._module).kernels(self._tier)
+        return found
 
     def of(self, op: str) -> list[Kernel]:
-        return [kernel for kernel in self._kernels if kernel.op == op]
+        return [kernel for kernel in self.all if kernel.op == op]
 
 
-def kernels_of(module: ModuleType, tier: Tier) -> list[Kernel]:
-    """Return a module's kernels for a tier.
-
-    A module that names TIERS is asked for those only, others for the tiers of float kernels.
-    """
-    if tier.name not in getattr(module, "TIERS", LANES):
-        return []
-    found: list[Kernel] = module.kernels(tier)
-    return found
+def _groups(tiers: tuple[Tier, ...]) -> list[tuple[str, _Described]]:
+    """Return the modules that have kernels for each of the tiers, which come best first."""
+    return [(name, _Described(name, t)) for t in tiers for name in OPS if serves(name, t.name)]
 
 
 def all_kernels(tiers: tuple[Tier, ...]) -> list[Kernel]:
     """Return the kernels of all modules for the tiers, which come best first."""
-    modules = [_module(name) for name in OPS]
-    return [kernel for tier in tiers for module in modules for kernel in kernels_of(module, tier)]
+    return [kernel for _, described in _groups(tiers) for kernel in described.all]
 
 
 def kernel_groups(tiers: tuple[Tier, ...]) -> list[KernelGroup]:
     """Return the same kernels in the same order, described when they are first looked up."""
+    repacks = {name: frozenset(layouts.split()) for name, layouts in REPACKED.items()}
     return [
-        KernelGroup(tuple(ops.split()), _Described(module, tier).of)
-        for tier in tiers
-        for module, ops in OPS.items()
+        KernelGroup(tuple(OPS[name].split()), group.of, repacks.get(name))
+        for name, group in _groups(tiers)
     ]
+
+
+def layout_groups() -> list[LayoutGroup]:
+    """Return the layouts of all modules, described when one of the module's is looked up."""
+    return [
+        LayoutGroup(tuple(names.split()), partial(_layouts, name))
+        for name, names in LAYOUTS.items()
+    ]
+
+
+def _layouts(name: str) -> list[Layout]:
+    found: list[Layout] = _module(name).layouts()
+    return found
 
 
 def all_layouts() -> list[Layout]:
     """Return the layouts of all modules."""
-    return [layout for name in LAYOUTS for layout in _module(name).layouts()]
+    return [layout for name in LAYOUTS for layout in _layouts(name)]

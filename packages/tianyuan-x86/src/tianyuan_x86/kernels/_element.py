@@ -8,12 +8,10 @@ from typing import Any
 from tianyuan.kernel import BF16, Call
 from tianyuan.records import record
 
-from .._tier import BF16_TIERS, LANES, Tier
+from .._tier import BF16_TIERS, Tier
 from . import _bf16 as b16
 from ._cost import START
 from .layouts import activation_layout
-
-TIERS = (*LANES, *BF16_TIERS)
 
 Seconds = Callable[[Call], float]
 

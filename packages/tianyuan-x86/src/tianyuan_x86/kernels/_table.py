@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .._tier import BF16_TIERS, INT8_TIERS, LANES, PAIR_TIERS, PRODUCT_TIERS
+
 # Module -> its ops.
 OPS = {
     "attention": "attention attention_heads attention_backward",
@@ -33,13 +35,13 @@ OPS = {
     "int8_conv": "conv2d_quantized",
     "int8_conv_columns": "conv2d_quantized",
     "int8_elementwise": (
-        "quantize dequantize requantize lookup_quantized add_quantized concat_quantized "
-        "concat relayout"
+        "quantize dequantize requantize lookup_quantized add_quantized concat_quantized concat"
     ),
     "int8_linear_dynamic": "linear_dynamic",
     "int8_linear_int4": "linear_int4",
     "int8_matmul": "matmul_quantized",
     "int8_pool": "max_pool2d avg_pool2d_quantized adaptive_avg_pool2d_quantized",
+    "int8_relayout": "relayout",
     "int8_winograd": "conv2d_quantized",
     "layouts": "relayout",
     "matmul": "matmul matmul_fused matmul_sgd_update",
@@ -67,8 +69,68 @@ OPS = {
     "winograd_first": "conv2d conv2d_fused relayout",
 }
 
-# Those that bring layouts.
-LAYOUTS = (
-    "bf16_conv", "conv_grouped", "int8_conv", "int8_conv_columns", "int8_linear_int4",
-    "int8_winograd", "layouts", "matmul", "winograd", "winograd_first",
-)  # fmt: skip
+# Module -> the layouts that it brings.
+LAYOUTS = {
+    "bf16_conv": (
+        "bmk_bf16 nchw16c_bf16 ohw16o2wi_bf16 oihw16o2i_bf16 oihw16o32i_bf16 kn32n2k_bf16 "
+        "nk32n2k_bf16"
+    ),
+    "conv_grouped": (
+        "g2oi16o g3oi16o g4oi16o g8oi16o g2oi8o g3oi8o g4oi8o g8oi8o "
+        "g2oi16o2i_bf16 g3oi16o2i_bf16 g4oi16o2i_bf16 g8oi16o2i_bf16"
+    ),
+    "int8_conv": (
+        "nhwc16 oihw16o4i goihw64g4i 2goihw16o4i 3goihw16o4i 4goihw16o4i 8goihw16o4i kn16n4k "
+        "nk16n4k"
+    ),
+    "int8_conv_columns": "owhi16o4i",
+    "int8_linear_int4": "int4o16k8 og16",
+    "int8_winograd": "q8_wino_f43",
+    "layouts": "nchw16c oihw16i16o goihw16g nchw8c oihw8i8o goihw8g",
+    "matmul": "kn32n nk32n kn16n nk16n",
+    "winograd": (
+        "wino_f23_16i16o wino_f23_gradient_16i16o wino_f43_16i16o wino_f43_gradient_16i16o "
+        "wino_f63_16i16o wino_f63_gradient_16i16o wino_f22s2_16i16o wino_f42s2_16i16o "
+        "wino_f23_8i8o wino_f23_gradient_8i8o wino_f43_8i8o wino_f43_gradient_8i8o "
+        "wino_f63_8i8o wino_f63_gradient_8i8o wino_f22s2_8i8o wino_f42s2_8i8o"
+    ),
+    "winograd_first": "wino_first_16o wino_first_8o",
+}
+
+# Module -> the layouts that its kernels for `relayout` read and write.
+REPACKED = {
+    "bf16_relayout": "nchw16c nchw16c_bf16",
+    "int8_relayout": "nhwc16 oihw16o4i goihw64g4i owhi16o4i kn16n4k nk16n4k",
+    **{name: LAYOUTS[name] for name in ("layouts", "winograd", "winograd_first")},
+}
+
+_BLOCKED_TIERS = (*LANES, *BF16_TIERS)
+
+# Module -> the tiers that it has kernels for; all others have them for those of float kernels.
+TIERS = {
+    "bf16_attention": BF16_TIERS,
+    "bf16_conv": PAIR_TIERS,
+    "bf16_depthwise": BF16_TIERS,
+    "bf16_elementwise": BF16_TIERS,
+    "bf16_matmul": PAIR_TIERS,
+    "bf16_relayout": BF16_TIERS,
+    "channels": _BLOCKED_TIERS,
+    "conv_grouped": _BLOCKED_TIERS,
+    "int8_axis": INT8_TIERS,
+    "int8_channels": INT8_TIERS,
+    "int8_conv": PRODUCT_TIERS,
+    "int8_conv_columns": INT8_TIERS,
+    "int8_elementwise": INT8_TIERS,
+    "int8_linear_dynamic": PRODUCT_TIERS,
+    "int8_linear_int4": INT8_TIERS,
+    "int8_matmul": PRODUCT_TIERS,
+    "int8_pool": INT8_TIERS,
+    "int8_relayout": INT8_TIERS,
+    "int8_winograd": INT8_TIERS,
+    "pool": _BLOCKED_TIERS,
+}
+
+
+def serves(module: str, tier: str) -> bool:
+    """Tell whether a module has kernels for a tier."""
+    return tier in TIERS.get(module, LANES)

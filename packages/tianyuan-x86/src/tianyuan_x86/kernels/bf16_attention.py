@@ -6,12 +6,10 @@ from functools import partial
 
 from tianyuan.kernel import BF16, PLAIN, Call, Kernel, Layouts
 
-from .._tier import BF16_TIERS, Tier
+from .._tier import Tier
 from . import _bf16 as b16
 from ._cost import START
 from .attention import extents, round_up
-
-TIERS = BF16_TIERS
 
 _PANEL, _TILE_ROWS = 32, 14
 _MOST_KEYS = 2048  # a tile's scores of so many keys take 112 KiB

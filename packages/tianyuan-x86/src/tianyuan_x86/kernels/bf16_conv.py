@@ -6,12 +6,10 @@ from functools import partial
 
 from tianyuan.kernel import BF16, PLAIN, Call, Kernel, Layout, Layouts
 
-from .._tier import BF16_TIERS, PAIR_TIERS, Tier
+from .._tier import BF16_TIERS, Tier
 from . import _bf16 as b16
 from . import _conv_geometry as geo
 from .conv import epilogue_form, whole_blocks
-
-TIERS = PAIR_TIERS
 
 _START = 1e-6  # seconds to enter a kernel and fill its tables
 _RATE = 2.1e11  # operations per second and thread inside a tile

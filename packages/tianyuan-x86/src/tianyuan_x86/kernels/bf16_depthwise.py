@@ -6,14 +6,12 @@ from functools import partial
 
 from tianyuan.kernel import PLAIN, Call, Kernel, Layouts
 
-from .._tier import BF16_TIERS, Tier
+from .._tier import Tier
 from . import _bf16 as b16
 from . import _conv_geometry as geo
 from ._element import element_of
 from .conv import depthwise, epilogue_form
 from .layouts import depthwise_layout
-
-TIERS = BF16_TIERS
 
 _START = 1e-6  # seconds to enter a kernel
 _RATE = 7.5e10  # operations per second and thread

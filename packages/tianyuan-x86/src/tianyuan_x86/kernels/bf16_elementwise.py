@@ -6,11 +6,9 @@ from functools import partial
 
 from tianyuan.kernel import Call, Kernel, Layouts
 
-from .._tier import BF16_TIERS, Tier
+from .._tier import Tier
 from ._cost import memory_cost
 from ._element import Seconds, element_of
-
-TIERS = BF16_TIERS
 
 # Nanoseconds of arithmetic for each value.
 _OPS = {

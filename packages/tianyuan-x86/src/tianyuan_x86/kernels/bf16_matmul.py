@@ -6,11 +6,10 @@ from functools import partial
 
 from tianyuan.kernel import BF16, PLAIN, Call, Kernel, Layouts
 
-from .._tier import BF16_TIERS, PAIR_TIERS, Tier
+from .._tier import BF16_TIERS, Tier
 from . import _bf16 as b16
-from .matmul import extents, oriented
-
-TIERS = PAIR_TIERS
+from ._product import extents
+from .matmul import oriented
 
 _RATE = 1.9e11  # operations per second and thread
 _BANDWIDTH = 4e10  # bytes per second

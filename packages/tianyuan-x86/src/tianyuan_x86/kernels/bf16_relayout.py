@@ -6,13 +6,10 @@ from functools import partial
 
 from tianyuan.kernel import PLAIN, Call, Kernel, Layouts
 
-from .._tier import BF16_TIERS, Tier
+from .._tier import Tier
 from . import _bf16 as b16
 from ._element import element_of
 from .layouts import activation_layout, serves
-
-TIERS = BF16_TIERS
-
 
 _RATES = {PLAIN: 1.2e10, activation_layout(b16.LANES): 6e10}  # bytes per second, read and written
 

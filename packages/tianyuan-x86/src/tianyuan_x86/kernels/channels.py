@@ -6,7 +6,6 @@ from tianyuan.kernel import PLAIN, Call, Kernel, Layouts
 
 from .._tier import Tier
 from ._cost import memory_cost
-from ._element import TIERS as TIERS
 from ._element import element_of
 
 

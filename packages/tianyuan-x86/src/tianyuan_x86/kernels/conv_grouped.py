@@ -11,7 +11,6 @@ from tianyuan.shapes import Shape
 from .._tier import BF16_TIERS, LANES, Tier
 from . import _bf16 as b16
 from . import _conv_geometry as geo
-from ._element import TIERS as TIERS
 from ._element import element_of
 
 GROUPS = (2, 3, 4, 8)  # a layout knows its weight's shape alone, so each count has its own

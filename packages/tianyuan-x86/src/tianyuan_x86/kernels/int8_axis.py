@@ -6,11 +6,9 @@ from functools import partial
 
 from tianyuan.kernel import PLAIN, Call, Kernel, Layouts
 
-from .._tier import INT8_TIERS, Tier
+from .._tier import Tier
 from . import _int8 as q8
 from ._cost import element_cost
-
-TIERS = INT8_TIERS
 
 
 def _is_wide(call: Call) -> bool:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from tianyuan.kernel import PLAIN, Call, Kernel, Layouts
 
-from .._tier import INT8_TIERS, Tier
+from .._tier import Tier
 from . import _int8 as q8
 from ._cost import memory_cost
-
-TIERS = INT8_TIERS
 
 _BLOCK = 16 * 16 + 16 * 8 + 16  # bytes that describe 16 channels (Block of int8_channels.cpp)
 

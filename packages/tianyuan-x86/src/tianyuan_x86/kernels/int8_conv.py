@@ -8,11 +8,9 @@ from typing import Any
 
 from tianyuan.kernel import PLAIN, Call, Kernel, Layout, Layouts
 
-from .._tier import INT8_TIERS, PRODUCT_TIERS, Tier
+from .._tier import INT8_TIERS, Tier
 from . import _conv_geometry as geo
 from . import _int8 as q8
-
-TIERS = PRODUCT_TIERS
 
 Workspace = Callable[[Call], int]
 

@@ -6,10 +6,8 @@ from functools import partial
 
 from tianyuan.kernel import PLAIN, Call, Kernel, Layouts
 
-from .._tier import PRODUCT_TIERS, Tier
+from .._tier import Tier
 from . import _int8 as q8
-
-TIERS = PRODUCT_TIERS
 
 _RATE = {"avx2": 1.0e11, "vnni": 3.0e11}  # operations per second and thread
 _BANDWIDTH, _PACKED, _CONVERTED = 2e10, 1e9, 5e9  # bytes per second

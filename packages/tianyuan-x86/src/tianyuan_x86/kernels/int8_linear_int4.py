@@ -6,10 +6,8 @@ import numpy as np
 from tianyuan.kernel import PLAIN, Call, Kernel, Layout, Layouts
 from tianyuan.shapes import Shape
 
-from .._tier import INT8_TIERS, Tier
+from .._tier import Tier
 from ._int8 import round_up
-
-TIERS = INT8_TIERS
 
 WEIGHT, SCALES = "int4o16k8", "og16"  # [block of 16 outputs][K / 8][16] and [block][group][16]
 

@@ -6,11 +6,9 @@ from functools import partial
 
 from tianyuan.kernel import PLAIN, Call, Kernel, Layouts
 
-from .._tier import PRODUCT_TIERS, Tier
+from .._tier import Tier
 from . import _int8 as q8
-from .matmul import extents
-
-TIERS = PRODUCT_TIERS
+from ._product import extents
 
 _RATE = {"avx2": 1.0e11, "vnni": 3.0e11}  # operations per second and thread
 _BANDWIDTH, _PACKED = 2e10, 1e9  # bytes per second: read and written, packed

@@ -5,11 +5,9 @@ from __future__ import annotations
 from tianyuan.kernel import Call, Kernel, Layouts
 from tianyuan.shapes import volume
 
-from .._tier import INT8_TIERS, Tier
+from .._tier import Tier
 from . import _int8 as q8
 from ._cost import memory_cost
-
-TIERS = INT8_TIERS
 
 _RATE = {"avx2": 4e9, "vnni": 8e9}  # window elements per second
 

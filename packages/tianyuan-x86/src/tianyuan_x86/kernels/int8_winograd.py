@@ -21,12 +21,10 @@ import numpy as np
 from tianyuan.kernel import PLAIN, Call, Kernel, Layout, Layouts
 from tianyuan.shapes import Shape
 
-from .._tier import INT8_TIERS, Tier
+from .._tier import Tier
 from . import _conv_geometry as geo
 from . import _int8 as q8
 from . import int8_conv
-
-TIERS = INT8_TIERS
 
 WEIGHT = "q8_wino_f43"
 _FREQUENCIES = 36

@@ -7,22 +7,16 @@ from functools import partial
 
 import numpy as np
 from tianyuan.kernel import PLAIN, Call, Kernel, Layout, Layouts
-from tianyuan.shapes import Shape, volume
+from tianyuan.shapes import Shape
 
 from .._tier import LANES, Tier
+from ._product import extents
 
 # Extents of the blocks that matmul_impl.cpp packs, in k, rows and columns.
 _BLOCK_K, _BLOCK_M_TILES, _BLOCK_N, _BY_ROWS, _LINE = 512, 12, 1024, 1024 * 128, 16
 TILE_ROWS = {8: 6, 16: 14}
 RATE = {8: 8e10, 16: 9.5e10}  # floating-point operations per second and thread
 BANDWIDTH = 8e10  # bytes per second
-
-
-def extents(call: Call) -> tuple[int, int, int, int]:
-    """Return batch, rows, columns and inner extent of a product."""
-    a, out = call.inputs[0].shape, call.outputs[0].shape
-    inner = a[-2] if call.attrs.transpose_a else a[-1]
-    return volume(out[:-2]), int(out[-2]), int(out[-1]), int(inner)
 
 
 def _round_up(value: int, to: int) -> int:

@@ -8,7 +8,6 @@ from tianyuan.kernel import PLAIN, Call, Kernel, Layouts
 
 from .._tier import LANES, Tier
 from ._cost import START, memory_cost
-from ._element import TIERS as TIERS
 from ._element import Element, element_of
 
 _BLOCKED_RATE = 5e10  # bytes per second and thread

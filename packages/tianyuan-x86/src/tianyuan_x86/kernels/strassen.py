@@ -26,7 +26,8 @@ from functools import partial
 from tianyuan.kernel import PLAIN, Call, Kernel, Layouts
 
 from .._tier import Tier
-from .matmul import BANDWIDTH, RATE, TILE_ROWS, extents, oriented, panel_layout
+from ._product import extents
+from .matmul import BANDWIDTH, RATE, TILE_ROWS, oriented, panel_layout
 
 _ROW_TILES, _TERMS = 24, 768  # rows in tiles and terms of a block (strassen.hpp)
 _TOLERANCE = 5e-6

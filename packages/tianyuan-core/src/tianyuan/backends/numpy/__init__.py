@@ -68,7 +68,6 @@ def _reference_cost(call: Call) -> float:
 
 def reference_kernel(op: Op) -> Kernel:
     """Make the kernel of last resort of an op: its reference, or its decomposition's."""
-    from ...ops.reference import evaluate
 
     def run(
         ctx: Any,
@@ -77,6 +76,8 @@ def reference_kernel(op: Op) -> Kernel:
         attrs: Any,
         workspace: np.ndarray | None,
     ) -> None:
+        from ...ops.reference import evaluate
+
         for out, result in zip(outputs, evaluate(op, inputs, attrs), strict=True):
             np.copyto(out, result)
 
@@ -95,9 +96,11 @@ def tianyuan_kernels(device: str) -> tuple[KernelGroup, ...]:
     """Return numpy's kernels and the references for the host, nothing for other devices."""
     if device != "cpu":
         return ()
-    names = tuple(op.name for op in ops.register_all())
     own = (KernelGroup(tuple(text.split()), partial(_of, name)) for name, text in _OPS.items())
-    return (*own, KernelGroup(names, lambda name: [reference_kernel(registry.get_op(name))]))
+    return (
+        *own,
+        KernelGroup(tuple(ops.MODULES), lambda name: [reference_kernel(registry.get_op(name))]),
+    )
 
 
 def _of(module: str, op: str) -> list[Kernel]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...kernel import Call, Kernel
 from ...ops.attention import lowest_score
-from .epilogue import widened
+from .widening import widened
 
 _SCORES = 1 << 18  # held at once, where a batch can be cut
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from ...kernel import Call, Kernel
 from ...ops.conv import output_size
-from .epilogue import compute_dtype, finish, widened
+from .epilogue import finish
+from .widening import compute_dtype, widened
 
 # Elements of one unfolded piece: large enough for BLAS, small enough for the last-level cache.
 _PIECE = 1 << 20

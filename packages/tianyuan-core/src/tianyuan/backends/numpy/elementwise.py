@@ -12,8 +12,8 @@ from ...dtypes import is_float
 from ...kernel import Kernel
 from ...ops import elementwise
 from ...ops.elementwise_binary import check_powers
-from .epilogue import widened
 from .special import erf
+from .widening import widened
 
 BLOCK = 1 << 15  # elements whose temporaries stay in the second-level cache
 

@@ -10,7 +10,7 @@ import numpy as np
 from ... import shapes
 from ...kernel import Kernel
 from ...ops.indexing import expect_classes, wrap_all, wrap_indices
-from .epilogue import compute_dtype, widened
+from .widening import compute_dtype, widened
 
 Arrays = Sequence[np.ndarray]
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ...kernel import Call, Kernel
-from .epilogue import compute_dtype, finish, widened
+from .epilogue import finish
+from .widening import compute_dtype, widened
 
 
 def _oriented(array: np.ndarray, transpose: bool) -> np.ndarray:

@@ -11,7 +11,7 @@ from ... import registry
 from ...dtypes import as_dtype, is_bool
 from ...kernel import PLAIN, Call, Kernel
 from ...ops.shape import pad_source, region
-from .epilogue import compute_dtype
+from .widening import compute_dtype
 
 Arrays = Sequence[np.ndarray]
 

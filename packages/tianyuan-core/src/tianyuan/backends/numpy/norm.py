@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...kernel import Kernel
-from .epilogue import widened
+from .widening import widened
 
 
 def _over_channels(vector: np.ndarray, rank: int) -> np.ndarray:

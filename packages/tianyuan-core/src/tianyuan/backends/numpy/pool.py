@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ...kernel import Kernel
-from ...ops.pool import Window, adaptive_windows
-from .epilogue import compute_dtype, widened
+from ...ops.windows import Window, adaptive_windows
+from .widening import compute_dtype, widened
 
 Ints = tuple[int, ...]
 

@@ -12,7 +12,6 @@ from ...op import Ints
 from ...ops import quantized_rules as rules
 from ...ops.conv import taps
 from ...records import record
-from .conv import convolve
 
 Arrays = Sequence[np.ndarray]
 
@@ -62,6 +61,8 @@ def _finish(sums: np.ndarray, rest: Arrays, attrs: Any, axis: int, out: np.ndarr
 
 
 def _conv2d(ctx: Any, inputs: Arrays, outputs: Arrays, attrs: Any, workspace: Any) -> None:
+    from .conv import convolve
+
     (out,) = outputs
     if not out.size:
         return

@@ -10,7 +10,7 @@ import numpy as np
 from ... import shapes
 from ...kernel import Kernel
 from ...ops.reduction import sum_to_axes
-from .epilogue import widened
+from .widening import widened
 
 Arrays = Sequence[np.ndarray]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...kernel import Kernel
 from .elementwise import BLOCK
-from .epilogue import compute_dtype, widened
+from .widening import compute_dtype, widened
 
 Arrays = Sequence[np.ndarray]
 
