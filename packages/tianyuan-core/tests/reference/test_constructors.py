@@ -55,8 +55,8 @@ OTHERS = {
 SIGNED = {"axis", "normalized_axis", "start_axis", "end_axis", "seed", "current_epoch"}
 # What a module of others makes of its arguments, and which therefore speaks.
 PARTS = {
-    "ConvBn2d": "Conv2d|BatchNorm2d",
-    "ConvBnRelu2d": "Conv2d|BatchNorm2d",
+    **{f"ConvBn{n}d": f"Conv{n}d|BatchNorm{n}d" for n in (1, 2, 3)},
+    **{f"ConvBnRelu{n}d": f"Conv{n}d|BatchNorm{n}d" for n in (1, 2, 3)},
     "ConvTransposeBn2d": "ConvTranspose2d|BatchNorm2d",
     "ConvTransposeBnRelu2d": "ConvTranspose2d|BatchNorm2d",
     "LinearBn1d": "Linear|BatchNorm1d",

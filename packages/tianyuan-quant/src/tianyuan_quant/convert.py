@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from inspect import signature
@@ -28,7 +29,7 @@ from .observer import NeverWatchedError, PassiveObserver
 from .params import QParams
 from .qat.module import QATModule
 from .registration import qat_classes, quantized_classes
-from .sites import Forward, Site, Sites, plan
+from .sites import UNITS, Forward, Site, Sites, plan
 
 SITES = "quantized_values"
 
@@ -54,6 +55,10 @@ def quantize_qat(
             Without it, neighbours inside ``Sequential`` are joined, and ``QuantStub``,
             ``Elemwise`` and ``Concat`` say what is quantised.
 
+    Warns:
+        UserWarning: naming modules with a weight that have no training form, as recurrent layers,
+            and stay in floats although nobody asked for it by a pattern of None.
+
     Raises:
         AttrError: where the network is quantised already, a pattern matches no module, or an
             example is given and the network is a single layer.
@@ -63,7 +68,44 @@ def quantize_qat(
     >>> type(quantize_qat(net)[1]).__name__
     'LinearRelu'
     """
-    return training_form("quantize_qat", module, inplace, qconfig, mapping, example)
+    net = training_form("quantize_qat", module, inplace, qconfig, mapping, example)
+    lost = [
+        f"{name} ({type(part).__name__})"
+        for name, part in in_floats(net)
+        if not part.quantize_disabled and config_of(qconfig, name) is not None
+    ]
+    if lost:
+        warnings.warn(
+            f"quantize_qat: no training form is known for {', '.join(lost)}, which stay in floats; "
+            "disable_quantize() of them, or None for their names in qconfig, says that this is "
+            "meant",
+            stacklevel=2,
+        )
+    return net
+
+
+def in_floats(net: Module) -> Iterator[tuple[str, Module]]:
+    """Walk the layers with a weight matrix of their own that no integers stand for.
+
+    A layer holds no other module.
+
+    >>> import tianyuan.module as M
+    >>> net = M.Sequential(M.QuantStub(), M.LSTM(2, 3), M.Linear(3, 1), M.LayerNorm(1))
+    >>> config = {"*": None, "2": ema_fakequant_qconfig}
+    >>> [name for name, _ in in_floats(quantize_qat(net, qconfig=config))]
+    ['1.cells.0.0']
+    """
+    from .quantized import QuantizedModule
+
+    inside: set[int] = set()
+    for name, module in net.named_modules():
+        if isinstance(module, (QATModule, QuantizedModule)):
+            inside |= {id(part) for part in module.modules()}
+        holds = any(True for _ in module.children())
+        if id(module) in inside or module is net or holds or isinstance(module, UNITS):
+            continue
+        if any(parameter.ndim > 1 for parameter in module.parameters()):
+            yield name, module
 
 
 def training_form(

@@ -14,6 +14,7 @@ import tianyuan.module as M
 from tianyuan import Tensor
 from tianyuan.errors import AttrError
 from tianyuan.module import Module
+from tianyuan.module.conv import ConvNd
 
 from .checks import check_call, network_of
 from .fuse import fuse
@@ -23,7 +24,9 @@ from .watch import Event, Flow, watch
 _ROUNDS = 40
 _SETTLED = 1e-3
 _LAYERS: dict[Any, str | None] = {
+    M.Conv1d: None, M.ConvRelu1d: None, M.ConvBn1d: "conv", M.ConvBnRelu1d: "conv",
     M.Conv2d: None, M.ConvRelu2d: None, M.ConvBn2d: "conv", M.ConvBnRelu2d: "conv",
+    M.Conv3d: None, M.ConvRelu3d: None, M.ConvBn3d: "conv", M.ConvBnRelu3d: "conv",
     M.Linear: None, M.LinearRelu: None, M.LinearBn1d: "linear", M.LinearBnRelu1d: "linear",
 }  # fmt: skip
 # What commutes with positive factors by channel.
@@ -40,13 +43,18 @@ class _Side:
     def by_output(self) -> np.ndarray:
         """Return the weight as (out, ...), as the normalisation scales it."""
         weight = self.layer.weight.numpy()
-        rows = weight.reshape(-1, *weight.shape[-3:]) if weight.ndim > 2 else weight
+        rows = weight.reshape(-1, *weight.shape[self._lead() :])
         if self.norm is None:
             return np.asarray(rows)
         factor = 1 / np.sqrt(self.norm.running_var.numpy() + self.norm.eps)
         if self.norm.weight is not None:
             factor = factor * self.norm.weight.numpy()
         return np.asarray(rows * factor.reshape(-1, *(1,) * (rows.ndim - 1)))
+
+    def _lead(self) -> int:
+        """Return how many axes of the weight count output channels: groups may stand apart."""
+        bias = self.layer._infer_bias_shape() if isinstance(self.layer, ConvNd) else (1, 1)
+        return int(self.layer.weight.ndim) + 1 - len(bias)
 
     def output_range(self) -> np.ndarray:
         """Return the largest magnitude of what makes each output channel."""
@@ -55,12 +63,13 @@ class _Side:
 
     def input_range(self) -> np.ndarray:
         """Return the largest magnitude of what meets each input channel."""
-        full = self.by_output()
-        if full.ndim == 2:
-            return np.asarray(np.abs(full).max(axis=0))
-        groups = int(self.layer.groups)
-        apart = np.abs(full).reshape(groups, -1, *full.shape[1:])
-        return np.asarray(apart.max(axis=(1, 3, 4)).reshape(-1))
+        full = np.abs(self.by_output())
+        apart = full.reshape(self._groups(), -1, *full.shape[1:])
+        axes = tuple(axis for axis in range(apart.ndim) if axis not in (0, 2))
+        return np.asarray(apart.max(axis=axes).reshape(-1))
+
+    def _groups(self) -> int:
+        return int(getattr(self.layer, "groups", 1))
 
     def scale_output(self, factor: np.ndarray) -> None:
         """Multiply what comes out by positive factors."""
@@ -68,21 +77,17 @@ class _Side:
             for part in (self.norm.weight, self.norm.bias):
                 _multiply(part, factor.reshape(part.shape))
             return
-        weight = self.layer.weight
-        lead = weight.shape[:-3] if weight.ndim > 2 else weight.shape[:1]
-        _multiply(weight, factor.reshape(*lead, *(1,) * (weight.ndim - len(lead))))
+        weight, lead = self.layer.weight, self._lead()
+        _multiply(weight, factor.reshape(*weight.shape[:lead], *(1,) * (weight.ndim - lead)))
         if self.layer.bias is not None:
             _multiply(self.layer.bias, factor.reshape(self.layer.bias.shape))
 
     def scale_input(self, factor: np.ndarray) -> None:
         """Multiply the weights that meet each input channel."""
-        weight = self.layer.weight
-        if weight.ndim == 2:
-            _multiply(weight, factor.reshape(1, -1))
-        elif weight.ndim == 4:
-            _multiply(weight, factor.reshape(1, -1, 1, 1))
-        else:
-            _multiply(weight, factor.reshape(weight.shape[0], 1, -1, 1, 1))
+        weight, lead, groups = self.layer.weight, self._lead(), self._groups()
+        outputs = int(np.prod(weight.shape[:lead]))
+        rows = np.repeat(factor.reshape(groups, -1), outputs // groups, axis=0)
+        _multiply(weight, rows.reshape(*weight.shape[: lead + 1], *(1,) * (weight.ndim - lead - 1)))
 
 
 def _multiply(target: Any, factor: np.ndarray) -> None:

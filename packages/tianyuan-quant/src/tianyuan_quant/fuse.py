@@ -10,12 +10,17 @@ from tianyuan.module import Module
 
 from .watch import Event, Flow, watch
 
-_CONV = {(False, ""): M.Conv2d, (True, ""): M.ConvBn2d, (False, "relu"): M.ConvRelu2d,
-         (True, "relu"): M.ConvBnRelu2d}  # fmt: skip
-_LINEAR = {(False, ""): M.Linear, (True, ""): M.LinearBn1d, (False, "relu"): M.LinearRelu,
-           (True, "relu"): M.LinearBnRelu1d}  # fmt: skip
-_NORMS: dict[Any, Any] = {M.Conv2d: M.BatchNorm2d, M.Linear: M.BatchNorm1d}
-_UNITS = (M.BatchNorm1d, M.BatchNorm2d, M.ReLU)
+# For each layer: what may normalise it, and the classes that hold both, a bound, or all three.
+_KIN: dict[Any, tuple[Any, Any, Any, Any]] = {
+    M.Conv1d: (M.BatchNorm1d, M.ConvBn1d, M.ConvRelu1d, M.ConvBnRelu1d),
+    M.Conv2d: (M.BatchNorm2d, M.ConvBn2d, M.ConvRelu2d, M.ConvBnRelu2d),
+    M.Conv3d: (M.BatchNorm3d, M.ConvBn3d, M.ConvRelu3d, M.ConvBnRelu3d),
+    M.ConvTranspose2d: (
+        M.BatchNorm2d, M.ConvTransposeBn2d, M.ConvTransposeRelu2d, M.ConvTransposeBnRelu2d,
+    ),
+    M.Linear: (M.BatchNorm1d, M.LinearBn1d, M.LinearRelu, M.LinearBnRelu1d),
+}  # fmt: skip
+_UNITS = (M.BatchNorm1d, M.BatchNorm2d, M.BatchNorm3d, M.ReLU)
 
 
 def fuse(net: Module, example: Sequence[Any] | None, known: frozenset[type]) -> None:
@@ -33,7 +38,7 @@ def fuse(net: Module, example: Sequence[Any] | None, known: frozenset[type]) -> 
     flow = watch(net, example, lambda module: type(module) in known or type(module) in _UNITS)
     places = _places(net)
     for event in flow.events:
-        if type(event.module) in _NORMS and _count(flow, event) == 1:
+        if type(event.module) in _KIN and _count(flow, event) == 1:
             _fuse_chain(flow, event, places)
 
 
@@ -77,7 +82,7 @@ def _fuse_chain(flow: Flow, event: Event, places: Places) -> None:
 def _normalises(flow: Flow, event: Event, layer: Any) -> bool:
     """Tell whether an event is a batch normalisation that can be joined with a layer."""
     norm = event.module
-    return type(norm) is _NORMS[type(layer)] and _fits(norm) and _count(flow, event) == 1
+    return type(norm) is _KIN[type(layer)][0] and _fits(norm) and _count(flow, event) == 1
 
 
 def _fits(norm: Any) -> bool:
@@ -89,14 +94,18 @@ def join(layer: Any, norm: Any, activation: str) -> Module:
 
     ``relu6`` has no class of its own; the training form takes it from the attribute ``epilogue``.
     """
-    table = _CONV if isinstance(layer, M.Conv2d) else _LINEAR
-    kind: Any = table[(norm is not None, "relu" if activation == "relu" else "")]
+    _, normalised, bounded, both = _KIN[type(layer)]
+    kind: Any
+    if norm is None:
+        kind = bounded if activation == "relu" else type(layer)
+    else:
+        kind = both if activation == "relu" else normalised
     joined: Any = kind.__new__(kind)
     if norm is None:
         joined.__dict__.update(vars(layer))
     else:
         Module.__init__(joined)
-        setattr(joined, "conv" if table is _CONV else "linear", layer)
+        setattr(joined, kind._layer, layer)
         joined.bn = norm
         joined._training = layer._training
     if activation == "relu6":
@@ -130,11 +139,11 @@ def _fuse_sequence(sequence: Any) -> None:
     keys = list(sequence.layer_keys)
     for index, key in enumerate(keys):
         layer = getattr(sequence, key)
-        if type(layer) not in _NORMS or layer.quantize_disabled:
+        if type(layer) not in _KIN or layer.quantize_disabled:
             continue
         norm, at = None, index + 1
         following = getattr(sequence, keys[at]) if at < len(keys) else None
-        if type(following) is _NORMS[type(layer)] and _fits(following):
+        if type(following) is _KIN[type(layer)][0] and _fits(following):
             norm, at = following, at + 1
             following = getattr(sequence, keys[at]) if at < len(keys) else None
         activation = "relu" if type(following) is M.ReLU else ""

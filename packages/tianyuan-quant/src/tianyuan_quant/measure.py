@@ -12,7 +12,7 @@ import numpy as np
 from tianyuan import Tensor
 from tianyuan.module import Module
 
-from .convert import hide_fake_quant
+from .convert import hide_fake_quant, in_floats
 from .qat.module import QATModule
 from .report import LayerReport, Noise, Report
 from .watch import tensors_of
@@ -87,7 +87,8 @@ def measured(
         )
         for name, part in parts
     )
-    return Report(tuple(layers), total.decibel)
+    floats = (f"{name} ({type(module).__name__})" for name, module in in_floats(net))
+    return Report(tuple(layers), total.decibel, tuple(floats))
 
 
 def _kept(

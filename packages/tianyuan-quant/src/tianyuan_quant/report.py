@@ -44,19 +44,22 @@ class LayerReport:
 class Report:
     """What quantisation loses, layer by layer; ratios of signal to noise in dB.
 
-    ``output_snr`` is None where the output was not measured.
+    ``output_snr`` is None where the output was not measured; ``floats`` are modules with a weight
+    that stay in floats, as they have no integer form or were kept.
 
-    >>> report = Report((LayerReport("a", "Linear", 20.0), LayerReport("b", "Linear", 9.0)), 8.0)
-    >>> print(report)
+    >>> layers = (LayerReport("a", "Linear", 20.0), LayerReport("b", "Linear", 9.0))
+    >>> print(Report(layers, 8.0, ("rnn (LSTM)",)))
     layer    SNR dB    alone      win  kind
     a          20.0                    Linear
     b           9.0                    Linear
     output      8.0
     worst: b, a
+    in floats: rnn (LSTM)
     """
 
     layers: tuple[LayerReport, ...]
     output_snr: float | None
+    floats: tuple[str, ...] = ()
 
     def worst(self, count: int = 5) -> tuple[LayerReport, ...]:
         """Return the layers that lose most: by what they cost alone where that was measured.
@@ -85,6 +88,8 @@ class Report:
         if self.output_snr is not None:
             lines.append(f"{'output':<{width}}  {_text(self.output_snr):>7}")
         lines.append("worst: " + ", ".join(map(_with_win, self.worst())))
+        if self.floats:
+            lines.append("in floats: " + ", ".join(self.floats))
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -99,11 +104,13 @@ class Report:
         rows = "".join(map(_table_row, self.layers))
         output = "" if self.output_snr is None else f"<p>Output: {_text(self.output_snr)} dB.</p>"
         worst = html.escape(", ".join(map(_with_win, self.worst())))
+        floats = html.escape(", ".join(self.floats))
         return (
             "<!doctype html><html lang='en'><meta charset='utf-8'><title>Quantisation</title>"
             "<style>body{font:14px sans-serif;margin:2em}td,th{padding:0 1em;text-align:left}"
             "td.n{text-align:right}</style><h1>What quantisation loses</h1>"
-            f"{output}<p>Worst: {worst}.</p>{self._drawing()}"
+            f"{output}<p>Worst: {worst}.</p>{floats and f'<p>In floats: {floats}.</p>'}"
+            f"{self._drawing()}"
             "<table><tr><th>layer</th><th>kind</th><th>SNR dB</th><th>alone dB</th>"
             f"<th>win dB</th></tr>{rows}</table></html>"
         )

@@ -27,13 +27,16 @@ from .watch import IN_RANGE, MOVES, Calls, Event, Flow, run_op, watch
 INTEGER = frozenset({"add", "concat", "avg_pool2d", "adaptive_avg_pool2d", "mean"})
 _BOUNDS = ("relu", "relu6")
 # Modules whose ops differ between training and evaluation are seen as units.
-_UNITS = (M.BatchNorm1d, M.BatchNorm2d, M.LayerNorm, M.GroupNorm, M.InstanceNorm, M.Dropout)
+UNITS = (
+    M.BatchNorm1d, M.BatchNorm2d, M.BatchNorm3d, M.LayerNorm, M.GroupNorm, M.InstanceNorm,
+    M.Dropout,
+)  # fmt: skip
 
 
 def is_unit(module: Module) -> bool:
     """Tell whether a module is seen from outside only, as layers that stay in floats are."""
     form = qat_class_of(type(module))
-    if form is not None or isinstance(module, _UNITS):
+    if form is not None or isinstance(module, UNITS):
         return form is None or form.with_weight
     return module.quantize_disabled and any(qat_class_of(type(m)) for m in module.modules())
 

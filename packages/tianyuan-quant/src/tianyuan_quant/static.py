@@ -232,9 +232,7 @@ def _weight_errors(
         params = part.get_weight_qparams()
         wrong = fake_quant_tensor(weight, params) - weight
         error = part.calc(inputs[0], wrong, None).numpy()
-        axes = tuple(
-            a for a in range(error.ndim) if a != (1 if error.ndim == 4 else error.ndim - 1)
-        )
+        axes = tuple(a for a in range(error.ndim) if a != part.channel_axis % error.ndim)
         sums.setdefault(id(part), []).append(error.mean(axis=axes, dtype=np.float64))
 
     layers = [part for _, part in parts if isinstance(part, QATProduct)]
@@ -255,8 +253,7 @@ def _shift_bias(part: QATProduct, shift: np.ndarray) -> None:
     if norm is not None:
         value = value / part._factor().numpy()
     if layer.bias is None:
-        shape = (1, -1, 1, 1) if layer.weight.ndim >= 4 else (-1,)
-        layer.bias = Parameter(value.reshape(shape))
+        layer.bias = Parameter(part.channels(Tensor(value)).numpy())
     else:
         layer.bias[...] = layer.bias + Tensor(value.reshape(layer.bias.shape))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ __all__ = [
 ]  # fmt: skip
 
 _MODES = ("identity", "relu")
+# What convolutions take, by the axes of their window.
+IMAGES = {1: "(N, C, L)", 2: "(N, C, H, W)", 3: "(N, C, D, H, W)"}
 
 
 def _quant(op: str, x: Tensor, what: str, axis: int = -1) -> QuantParams:
@@ -240,20 +243,21 @@ def conv_transpose2d(
     )  # fmt: skip
 
 
-Pair = tuple[int, int]
+Sizes = Sequence[int]
 
 
 def spread_input(
     op: str,
     inp: Tensor,
     quant: QuantParams,
-    window: tuple[int, ...],
-    geometry: tuple[Pair, Pair, Pair, Pair],
-) -> tuple[Tensor, tuple[int, int, int, int]]:
+    window: Sequence[int],
+    geometry: tuple[Sizes, Sizes, Sizes, Sizes],
+) -> tuple[Tensor, tuple[int, ...]]:
     """Return what a plain convolution needs to compute a transposed one: input and padding.
 
-    ``geometry`` is stride, padding, dilation and output padding. The zero point stands between the
-    values; where less than nothing is to be padded, the input is cut.
+    ``geometry`` is stride, padding, dilation and output padding, a number for each axis of the
+    window. The zero point stands between the values; where less than nothing is to be padded, the
+    input is cut. Padding is in front of all axes, then behind.
 
     >>> none = ((2, 2), (0, 0), (1, 1), (0, 0))
     >>> from tianyuan import registry
@@ -263,13 +267,14 @@ def spread_input(
     >>> x.tolist(), margins
     ([[[[5, 3, 7]]]], (0, 1, 0, 1))
     """
-    if inp.ndim != 4:
+    if inp.ndim != 2 + len(window):
         raise ShapeError(
             f"{op}: input has the wrong rank, got shape {shapes.format_shape(inp.shape)}, "
-            "expected (N, C, H, W)"
+            f"expected {IMAGES[len(window)]}"
         )
-    margins = []
-    for axis, size, stride, padding, dilation, extra in zip((2, 3), window, *geometry, strict=True):
+    ahead, behind = [], []
+    axes = range(2, inp.ndim)
+    for axis, size, stride, padding, dilation, extra in zip(axes, window, *geometry, strict=True):
         if extra >= max(stride, dilation):
             raise AttrError(
                 f"{op}: output_padding is too large, got {extra}, expected less than the stride "
@@ -281,9 +286,9 @@ def spread_input(
         lost = (max(-before, 0), max(-after, 0))
         if any(lost):
             inp = cut(inp, axis, lost[0], inp.shape[axis] - sum(lost))
-        margins += [max(before, 0), max(after, 0)]
-    top, bottom, left, right = margins
-    return inp, (top, left, bottom, right)
+        ahead.append(max(before, 0))
+        behind.append(max(after, 0))
+    return inp, (*ahead, *behind)
 
 
 def _spread(x: Tensor, axis: int, stride: int, quant: QuantParams) -> Tensor:
@@ -291,6 +296,20 @@ def _spread(x: Tensor, axis: int, stride: int, quant: QuantParams) -> Tensor:
     if stride == 1:
         return x
     lead, extent, rest = x.shape[: axis + 1], x.shape[axis], x.shape[axis + 1 :]
+    between = zeros_like_quantised(x, quant, (*lead, stride - 1, *rest))
+    wide = concat([reshape(x, (*lead, 1, *rest)), between], axis + 1)
+    wide = reshape(wide, (*lead[:-1], extent * stride, *rest))
+    return cut(wide, axis, 0, (extent - 1) * stride + 1)
+
+
+def zeros_like_quantised(x: Tensor, quant: QuantParams, shape: shapes.Shape) -> Tensor:
+    """Return a quantised tensor of zeros, at the scale of another one.
+
+    >>> from tianyuan import registry
+    >>> x = registry.get_op("quantize")(Tensor([1.0]), scales=(0.5,), zero_points=(3,))
+    >>> zeros_like_quantised(x, x.qparams, (2,)).tolist()
+    [3, 3]
+    """
     zero = run(
         "quantize",
         Tensor(np.zeros(1, np.float32)),
@@ -299,23 +318,21 @@ def _spread(x: Tensor, axis: int, stride: int, quant: QuantParams) -> Tensor:
         axis=-1,
         dtype=x.dtype.name,
     )
-    between = run("broadcast_to", zero, shape=(*lead, stride - 1, *rest))
-    wide = concat([reshape(x, (*lead, 1, *rest)), between], axis + 1)
-    wide = reshape(wide, (*lead[:-1], extent * stride, *rest))
-    return cut(wide, axis, 0, (extent - 1) * stride + 1)
+    return run("broadcast_to", zero, shape=shape)
 
 
 def turned_weight(op: str, weight: Tensor, groups: int) -> Tensor:
-    """Return a weight (C, O/groups, KH, KW) as (O, C/groups, KH, KW), both windows' axes turned.
+    """Return a weight (C, O/groups, ...) as (O, C/groups, ...), all axes of the window turned.
 
     >>> turned_weight("op", Tensor([[[[1.0, 2.0]]]]), 1).tolist()
     [[[[2.0, 1.0]]]]
     """
-    c, outputs, height, width = weight.shape
+    c, outputs, *window = weight.shape
     if int(c) % groups:
         raise ShapeError(f"{op}: groups must divide the channels, got {groups} for {c}")
-    w = reshape(weight, (groups, c // groups, outputs, height, width))
-    w = reshape(transpose(w, (0, 2, 1, 3, 4)), (groups * outputs, c // groups, height, width))
-    for axis in (2, 3):
+    rest = range(3, 3 + len(window))
+    w = reshape(weight, (groups, c // groups, outputs, *window))
+    w = reshape(transpose(w, (0, 2, 1, *rest)), (groups * outputs, c // groups, *window))
+    for axis in range(2, w.ndim):
         w = cut(w, axis, w.shape[axis] - 1, w.shape[axis], -1)
     return w

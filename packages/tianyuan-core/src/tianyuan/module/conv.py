@@ -161,14 +161,18 @@ class Conv1d(ConvNd):
             0, conv_mode, compute_mode, padding_mode, **kwargs,
         )  # fmt: skip
 
-    def forward(self, inp: Tensor) -> Tensor:
-        """Return (N, out_channels, floor((L + 2 p - d (k - 1) - 1) / s) + 1)."""
+    def calc_conv(self, inp: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Convolve with another weight and bias, otherwise as this module does."""
         inp, padding = self._padded(inp)
         result: Tensor = F.nn.conv1d(
-            inp, self.weight, self.bias, self.stride, padding, self.dilation, self.groups,
-            self.conv_mode, self.compute_mode,
+            inp, weight, bias, self.stride, padding, self.dilation, self.groups, self.conv_mode,
+            self.compute_mode,
         )  # fmt: skip
         return result
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """Return (N, out_channels, floor((L + 2 p - d (k - 1) - 1) / s) + 1)."""
+        return self.calc_conv(inp, self.weight, self.bias)
 
 
 class Conv2d(ConvNd):
@@ -262,18 +266,24 @@ class Conv3d(ConvNd):
             0, conv_mode, **kwargs,
         )  # fmt: skip
 
-    def forward(self, inp: Tensor) -> Tensor:
-        """Return (N, out_channels, floor((D + 2 p - d (k - 1) - 1) / s) + 1, ...)."""
+    def calc_conv(self, inp: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Convolve with another weight and bias, otherwise as this module does."""
         result: Tensor = F.nn.conv3d(
-            inp, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups,
+            inp, weight, bias, self.stride, self.padding, self.dilation, self.groups,
             self.conv_mode,
         )  # fmt: skip
         return result
 
+    def forward(self, inp: Tensor) -> Tensor:
+        """Return (N, out_channels, floor((D + 2 p - d (k - 1) - 1) / s) + 1, ...)."""
+        return self.calc_conv(inp, self.weight, self.bias)
+
 
 # MegEngine has convolutions of all kinds in the module of this name; here they stand above it.
 _ABOVE = (
+    "ConvRelu1d",
     "ConvRelu2d",
+    "ConvRelu3d",
     "ConvTranspose2d",
     "ConvTranspose3d",
     "ConvTransposeRelu2d",

@@ -7,6 +7,7 @@ from typing import Any
 
 from .. import functional as F
 from ..functional.arguments import pair, triple
+from ..functional.conv import add_bias
 from ..imperative.tensor import Tensor
 from .conv import ConvNd, Pair, Triple, single
 
@@ -53,14 +54,17 @@ class ConvTranspose1d(_ConvTransposeNd):
             output_padding, **kwargs,
         )  # fmt: skip
 
-    def forward(self, inp: Tensor) -> Tensor:
-        """Return (N, out_channels, (L - 1) s - 2 p + d (k - 1) + output_padding + 1)."""
+    def calc_conv(self, inp: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Map back with another weight and bias, otherwise as this module does."""
         wide: Tensor = F.nn.conv_transpose2d(
-            F.expand_dims(inp, 2), F.expand_dims(self.weight, -2), None, (1, self.stride),
+            F.expand_dims(inp, 2), F.expand_dims(weight, -2), None, (1, self.stride),
             (0, self.padding), (0, self.output_padding), (1, self.dilation), self.groups,
         )  # fmt: skip
-        result: Tensor = F.squeeze(wide, 2)
-        return result if self.bias is None else result + self.bias
+        return add_bias("conv_transpose1d", F.squeeze(wide, 2), bias)
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """Return (N, out_channels, (L - 1) s - 2 p + d (k - 1) + output_padding + 1)."""
+        return self.calc_conv(inp, self.weight, self.bias)
 
 
 class ConvTranspose2d(_ConvTransposeNd):
@@ -99,13 +103,17 @@ class ConvTranspose2d(_ConvTransposeNd):
             output_padding, conv_mode, compute_mode, **kwargs,
         )  # fmt: skip
 
-    def forward(self, inp: Tensor) -> Tensor:
-        """Return (N, out_channels, (H - 1) s - 2 p + d (k - 1) + output_padding + 1, ...)."""
+    def calc_conv(self, inp: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Map back with another weight and bias, otherwise as this module does."""
         result: Tensor = F.nn.conv_transpose2d(
-            inp, self.weight, self.bias, self.stride, self.padding, self.output_padding,
+            inp, weight, bias, self.stride, self.padding, self.output_padding,
             self.dilation, self.groups, self.conv_mode, self.compute_mode,
         )  # fmt: skip
         return result
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """Return (N, out_channels, (H - 1) s - 2 p + d (k - 1) + output_padding + 1, ...)."""
+        return self.calc_conv(inp, self.weight, self.bias)
 
 
 class ConvTranspose3d(_ConvTransposeNd):
@@ -138,10 +146,14 @@ class ConvTranspose3d(_ConvTransposeNd):
             output_padding, **kwargs,
         )  # fmt: skip
 
-    def forward(self, inp: Tensor) -> Tensor:
-        """Return (N, out_channels, (D - 1) s - 2 p + d (k - 1) + output_padding + 1, ...)."""
+    def calc_conv(self, inp: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Map back with another weight and bias, otherwise as this module does."""
         result: Tensor = F.nn.conv_transpose3d(
-            inp, self.weight, self.bias, self.stride, self.padding, self.output_padding,
+            inp, weight, bias, self.stride, self.padding, self.output_padding,
             self.dilation, self.groups,
         )  # fmt: skip
         return result
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """Return (N, out_channels, (D - 1) s - 2 p + d (k - 1) + output_padding + 1, ...)."""
+        return self.calc_conv(inp, self.weight, self.bias)

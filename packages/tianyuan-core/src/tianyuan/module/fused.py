@@ -11,11 +11,11 @@ from .. import functional as F
 from ..functional.arguments import choice, whole
 from ..imperative.tensor import Parameter, Tensor
 from . import init
-from .conv import Conv2d
+from .conv import Conv1d, Conv2d, Conv3d
 from .conv_transpose import ConvTranspose2d
 from .linear import Linear
 from .module import Module
-from .norm import BatchNorm1d, BatchNorm2d
+from .norm import BatchNorm1d, BatchNorm2d, BatchNorm3d
 
 
 class QuantStub(Module):
@@ -42,30 +42,45 @@ class DequantStub(Module):
         return inp
 
 
-class ConvRelu2d(Conv2d):
+class _Bounded:
+    """Ends what the class behind it computes with ReLU."""
+
+    def forward(self, inp: Tensor) -> Tensor:
+        """Return the other class's result, at least 0."""
+        result: Tensor = F.nn.relu(super().forward(inp))  # type: ignore[misc]
+        return result
+
+
+class ConvRelu1d(_Bounded, Conv1d):
+    """Apply ``Conv1d``, then ReLU; arguments as for ``Conv1d``.
+
+    >>> bool((ConvRelu1d(2, 3, 3)(F.ones((1, 2, 4))).numpy() >= 0).all())
+    True
+    """
+
+
+class ConvRelu2d(_Bounded, Conv2d):
     """Apply ``Conv2d``, then ReLU; arguments as for ``Conv2d``.
 
     >>> bool((ConvRelu2d(2, 3, 3)(F.ones((1, 2, 4, 4))).numpy() >= 0).all())
     True
     """
 
-    def forward(self, inp: Tensor) -> Tensor:
-        """Return max(conv(x), 0)."""
-        result: Tensor = F.nn.relu(self.calc_conv(inp, self.weight, self.bias))
-        return result
+
+class ConvRelu3d(_Bounded, Conv3d):
+    """Apply ``Conv3d``, then ReLU; arguments as for ``Conv3d``.
+
+    >>> bool((ConvRelu3d(2, 3, 3)(F.ones((1, 2, 4, 4, 4))).numpy() >= 0).all())
+    True
+    """
 
 
-class ConvTransposeRelu2d(ConvTranspose2d):
+class ConvTransposeRelu2d(_Bounded, ConvTranspose2d):
     """Apply ``ConvTranspose2d``, then ReLU; arguments as for ``ConvTranspose2d``.
 
     >>> bool((ConvTransposeRelu2d(2, 3, 3)(F.ones((1, 2, 4, 4))).numpy() >= 0).all())
     True
     """
-
-    def forward(self, inp: Tensor) -> Tensor:
-        """Return max(conv_transpose(x), 0)."""
-        result: Tensor = F.nn.relu(super().forward(inp))
-        return result
 
 
 class LinearRelu(Linear):
@@ -96,7 +111,7 @@ class _Normalised(Module):
     def __init__(
         self,
         layer: Module,
-        norm: type[BatchNorm1d | BatchNorm2d],
+        norm: type[BatchNorm1d | BatchNorm2d | BatchNorm3d],
         features: int,
         eps: float = 1e-5,
         momentum: float = 0.9,
@@ -120,7 +135,40 @@ def _apart(options: dict[str, Any]) -> dict[str, Any]:
     return {name: options.pop(name) for name in names if name in options}
 
 
-class ConvBn2d(_Normalised):
+class _ConvBn(_Normalised):
+    """Apply a convolution, then batch normalisation; a subclass says of which classes."""
+
+    _parts: tuple[Any, Any]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        rest, (layer, norm) = _apart(kwargs), self._parts
+        conv = layer(*args, **kwargs)
+        super().__init__(conv, norm, conv.out_channels, **rest)
+
+
+class ConvBn1d(_ConvBn):
+    """Apply ``Conv1d``, then ``BatchNorm1d``: the children ``conv`` and ``bn``.
+
+    Args:
+        args, kwargs: as for ``Conv1d``; ``eps``, ``momentum``, ``affine`` and
+            ``track_running_stats`` as for ``BatchNorm1d``.
+
+    >>> ConvBn1d(2, 3, 3, padding=1, momentum=0.5)(F.ones((1, 2, 4))).shape
+    (1, 3, 4)
+    """
+
+    _layer, _parts = "conv", (Conv1d, BatchNorm1d)
+
+
+class ConvBnRelu1d(_Bounded, ConvBn1d):
+    """Apply ``ConvBn1d``, then ReLU.
+
+    >>> bool((ConvBnRelu1d(2, 3, 3)(F.ones((1, 2, 4))).numpy() >= 0).all())
+    True
+    """
+
+
+class ConvBn2d(_ConvBn):
     """Apply ``Conv2d``, then ``BatchNorm2d``: the children ``conv`` and ``bn``.
 
     Args:
@@ -131,28 +179,40 @@ class ConvBn2d(_Normalised):
     (1, 3, 4, 4)
     """
 
-    _layer = "conv"
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        rest = _apart(kwargs)
-        conv = Conv2d(*args, **kwargs)
-        super().__init__(conv, BatchNorm2d, conv.out_channels, **rest)
+    _layer, _parts = "conv", (Conv2d, BatchNorm2d)
 
 
-class ConvBnRelu2d(ConvBn2d):
+class ConvBnRelu2d(_Bounded, ConvBn2d):
     """Apply ``ConvBn2d``, then ReLU.
 
     >>> bool((ConvBnRelu2d(2, 3, 3)(F.ones((1, 2, 4, 4))).numpy() >= 0).all())
     True
     """
 
-    def forward(self, inp: Tensor) -> Tensor:
-        """Return max(bn(conv(x)), 0)."""
-        result: Tensor = F.nn.relu(super().forward(inp))
-        return result
+
+class ConvBn3d(_ConvBn):
+    """Apply ``Conv3d``, then ``BatchNorm3d``: the children ``conv`` and ``bn``.
+
+    Args:
+        args, kwargs: as for ``Conv3d``; ``eps``, ``momentum``, ``affine`` and
+            ``track_running_stats`` as for ``BatchNorm3d``.
+
+    >>> ConvBn3d(2, 3, 3, padding=1, momentum=0.5)(F.ones((1, 2, 4, 4, 4))).shape
+    (1, 3, 4, 4, 4)
+    """
+
+    _layer, _parts = "conv", (Conv3d, BatchNorm3d)
 
 
-class ConvTransposeBn2d(_Normalised):
+class ConvBnRelu3d(_Bounded, ConvBn3d):
+    """Apply ``ConvBn3d``, then ReLU.
+
+    >>> bool((ConvBnRelu3d(2, 3, 3)(F.ones((1, 2, 4, 4, 4))).numpy() >= 0).all())
+    True
+    """
+
+
+class ConvTransposeBn2d(_ConvBn):
     """Apply ``ConvTranspose2d``, then ``BatchNorm2d``: children ``conv_transpose2d`` and ``bn``.
 
     Args:
@@ -163,25 +223,15 @@ class ConvTransposeBn2d(_Normalised):
     (1, 3, 6, 6)
     """
 
-    _layer = "conv_transpose2d"
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        rest = _apart(kwargs)
-        conv = ConvTranspose2d(*args, **kwargs)
-        super().__init__(conv, BatchNorm2d, conv.out_channels, **rest)
+    _layer, _parts = "conv_transpose2d", (ConvTranspose2d, BatchNorm2d)
 
 
-class ConvTransposeBnRelu2d(ConvTransposeBn2d):
+class ConvTransposeBnRelu2d(_Bounded, ConvTransposeBn2d):
     """Apply ``ConvTransposeBn2d``, then ReLU.
 
     >>> bool((ConvTransposeBnRelu2d(2, 3, 3)(F.ones((1, 2, 4, 4))).numpy() >= 0).all())
     True
     """
-
-    def forward(self, inp: Tensor) -> Tensor:
-        """Return max(bn(conv_transpose(x)), 0)."""
-        result: Tensor = F.nn.relu(super().forward(inp))
-        return result
 
 
 class LinearBn1d(_Normalised):

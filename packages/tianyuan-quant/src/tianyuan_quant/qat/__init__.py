@@ -1,31 +1,47 @@
 """Modules in training form, reached as ``tianyuan.module.qat``."""
 
-from .module import QATModule
-from .other import BatchMatMulActivation, Concat, DequantStub, Elemwise, QuantStub
-from .product import (
+from .convolution import (
+    Conv1d,
     Conv2d,
+    Conv3d,
+    ConvBn1d,
     ConvBn2d,
+    ConvBn3d,
+    ConvBnRelu1d,
     ConvBnRelu2d,
+    ConvBnRelu3d,
+    ConvRelu1d,
     ConvRelu2d,
+    ConvRelu3d,
+    ConvTranspose1d,
     ConvTranspose2d,
+    ConvTranspose3d,
     ConvTransposeBn2d,
     ConvTransposeBnRelu2d,
     ConvTransposeRelu2d,
-    Linear,
-    LinearBn1d,
-    LinearBnRelu1d,
-    LinearRelu,
-    QATProduct,
 )
+from .module import QATModule
+from .other import BatchMatMulActivation, Concat, DequantStub, Elemwise, QuantStub
+from .product import Linear, LinearBn1d, LinearBnRelu1d, LinearRelu, QATProduct
 
 __all__ = [
     "BatchMatMulActivation",
     "Concat",
+    "Conv1d",
     "Conv2d",
+    "Conv3d",
+    "ConvBn1d",
     "ConvBn2d",
+    "ConvBn3d",
+    "ConvBnRelu1d",
     "ConvBnRelu2d",
+    "ConvBnRelu3d",
+    "ConvRelu1d",
     "ConvRelu2d",
+    "ConvRelu3d",
+    "ConvTranspose1d",
     "ConvTranspose2d",
+    "ConvTranspose3d",
     "ConvTransposeBn2d",
     "ConvTransposeBnRelu2d",
     "ConvTransposeRelu2d",

@@ -1,4 +1,4 @@
-"""Train convolutions and linear maps as their integer forms will compute them."""
+"""Train products with a weight as their integer forms will compute them; linear maps."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Any
 import tianyuan.functional as F
 import tianyuan.module as M
 from tianyuan import Tensor
-from tianyuan.functional.conv import plain_weight
-from tianyuan.functional.quantized import turned_weight
 
 from ..registration import register_qat
 from .module import QATModule, as_read
@@ -34,24 +32,13 @@ def activate(x: Tensor, epilogue: str) -> Tensor:
 def product_flops(weight: tuple[int, ...], bias: Any, outputs: Any) -> int:
     """Return a product's operations, one for each multiplication with its addition.
 
-    ``weight`` is the shape: (outputs, ...), or (batch, outputs, inputs) of one for each item.
+    ``weight`` is the shape: (outputs, ...).
 
     >>> product_flops((2, 3), None, (Tensor([[1.0, 2.0]]),))
     6
     """
-    each = math.prod(map(int, weight[2:] if len(weight) == 3 else weight[1:]))
+    each = math.prod(map(int, weight[1:]))
     return int(outputs[0].size) * (each + (bias is not None))
-
-
-def transposed_flops(weight: tuple[int, ...], bias: Any, inputs: Any, outputs: Any) -> int:
-    """Return a transposed convolution's operations, of a weight with output channels first.
-
-    >>> x = F.zeros((1, 2, 5, 5))
-    >>> transposed_flops((3, 2, 3, 3), None, (x,), (F.zeros((1, 3, 7, 7)),))
-    1350
-    """
-    of_input = int(inputs[0].size) * math.prod(map(int, weight)) // int(inputs[0].shape[1])
-    return of_input + int(outputs[0].size) * (bias is not None)
 
 
 class QATProduct(QATModule):
@@ -67,6 +54,7 @@ class QATProduct(QATModule):
     """
 
     epilogue = "identity"
+    channel_axis = -1  # of results
 
     def layer(self) -> Any:
         """Return the float module that holds weight and bias."""
@@ -163,19 +151,6 @@ class QATProduct(QATModule):
         return self._scaled_weight(factor), shift
 
 
-class _Convolution(QATProduct):
-    def plain_weight(self) -> Tensor:
-        weight: Tensor = self.layer().weight
-        return plain_weight("conv2d", weight, self.layer().groups, 4)
-
-    def channels(self, values: Tensor) -> Tensor:
-        return F.reshape(values, (1, -1, 1, 1))
-
-    def calc(self, inp: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        result: Tensor = self.layer().calc_conv(inp, weight, bias)
-        return result
-
-
 class _LinearMap(QATProduct):
     def channels(self, values: Tensor) -> Tensor:
         return values
@@ -183,42 +158,6 @@ class _LinearMap(QATProduct):
     def calc(self, inp: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         result: Tensor = F.nn.linear(inp, weight, bias)
         return result
-
-
-class _Transposed(_Convolution):
-    """Holds the weight as the convolution of a spread input has it: output channels first."""
-
-    def plain_weight(self) -> Tensor:
-        own = self.layer()
-        weight = plain_weight("conv_transpose2d", own.weight, own.groups, 4)
-        return turned_weight("conv_transpose2d", weight, own.groups)
-
-    def _count_flops(self, inputs: Any, outputs: Any) -> int:
-        return transposed_flops(self.plain_weight().shape, self.layer().bias, inputs, outputs)
-
-    def unarranged(self, weight: Tensor) -> Tensor:
-        return turned_weight("conv_transpose2d", weight, self.layer().groups)
-
-    def calc(self, inp: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        own = self.layer()
-        if bias is not None:
-            bias = F.reshape(bias, (1, -1, 1, 1))
-        result: Tensor = F.nn.conv_transpose2d(
-            inp, self.unarranged(weight), bias, own.stride, own.padding, own.output_padding,
-            own.dilation, own.groups,
-        )  # fmt: skip
-        return result
-
-
-class _WithConv:
-    conv: Any
-    bn: Any
-
-    def layer(self) -> Any:
-        return self.conv
-
-    def norm(self) -> Any:
-        return self.bn
 
 
 class _WithLinear:
@@ -230,57 +169,6 @@ class _WithLinear:
 
     def norm(self) -> Any:
         return self.bn
-
-
-class _WithTransposed:
-    conv_transpose2d: Any
-    bn: Any
-
-    def layer(self) -> Any:
-        return self.conv_transpose2d
-
-    def norm(self) -> Any:
-        return self.bn
-
-
-@register_qat(M.Conv2d)
-class Conv2d(_Convolution, M.Conv2d):
-    """``Conv2d`` in training form.
-
-    >>> Conv2d.from_float_module(M.Conv2d(1, 2, 3))(F.ones((1, 1, 3, 3))).shape
-    (1, 2, 1, 1)
-    """
-
-
-@register_qat(M.ConvRelu2d)
-class ConvRelu2d(_Convolution, M.ConvRelu2d):
-    """``ConvRelu2d`` in training form.
-
-    >>> ConvRelu2d.from_float_module(M.ConvRelu2d(1, 2, 3))(F.ones((1, 1, 3, 3))).shape
-    (1, 2, 1, 1)
-    """
-
-    epilogue = "relu"
-
-
-@register_qat(M.ConvBn2d)
-class ConvBn2d(_WithConv, _Convolution, M.ConvBn2d):
-    """``ConvBn2d`` in training form.
-
-    >>> ConvBn2d.from_float_module(M.ConvBn2d(1, 2, 3))(F.ones((1, 1, 3, 3))).shape
-    (1, 2, 1, 1)
-    """
-
-
-@register_qat(M.ConvBnRelu2d)
-class ConvBnRelu2d(_WithConv, _Convolution, M.ConvBnRelu2d):
-    """``ConvBnRelu2d`` in training form.
-
-    >>> ConvBnRelu2d.from_float_module(M.ConvBnRelu2d(1, 2, 3))(F.ones((1, 1, 3, 3))).shape
-    (1, 2, 1, 1)
-    """
-
-    epilogue = "relu"
 
 
 @register_qat(M.Linear)
@@ -318,50 +206,6 @@ class LinearBnRelu1d(_WithLinear, _LinearMap, M.LinearBnRelu1d):
 
     >>> LinearBnRelu1d.from_float_module(M.LinearBnRelu1d(3, 2))(F.ones((4, 3))).shape
     (4, 2)
-    """
-
-    epilogue = "relu"
-
-
-@register_qat(M.ConvTranspose2d)
-class ConvTranspose2d(_Transposed, M.ConvTranspose2d):
-    """``ConvTranspose2d`` in training form.
-
-    >>> form = ConvTranspose2d.from_float_module(M.ConvTranspose2d(1, 2, 3))
-    >>> form(F.ones((1, 1, 2, 2))).shape
-    (1, 2, 4, 4)
-    """
-
-
-@register_qat(M.ConvTransposeRelu2d)
-class ConvTransposeRelu2d(_Transposed, M.ConvTransposeRelu2d):
-    """``ConvTransposeRelu2d`` in training form.
-
-    >>> form = ConvTransposeRelu2d.from_float_module(M.ConvTransposeRelu2d(1, 2, 3))
-    >>> form(F.ones((1, 1, 2, 2))).shape
-    (1, 2, 4, 4)
-    """
-
-    epilogue = "relu"
-
-
-@register_qat(M.ConvTransposeBn2d)
-class ConvTransposeBn2d(_WithTransposed, _Transposed, M.ConvTransposeBn2d):
-    """``ConvTransposeBn2d`` in training form.
-
-    >>> form = ConvTransposeBn2d.from_float_module(M.ConvTransposeBn2d(1, 2, 3))
-    >>> form(F.ones((1, 1, 2, 2))).shape
-    (1, 2, 4, 4)
-    """
-
-
-@register_qat(M.ConvTransposeBnRelu2d)
-class ConvTransposeBnRelu2d(_WithTransposed, _Transposed, M.ConvTransposeBnRelu2d):
-    """``ConvTransposeBnRelu2d`` in training form.
-
-    >>> form = ConvTransposeBnRelu2d.from_float_module(M.ConvTransposeBnRelu2d(1, 2, 3))
-    >>> form(F.ones((1, 1, 2, 2))).shape
-    (1, 2, 4, 4)
     """
 
     epilogue = "relu"

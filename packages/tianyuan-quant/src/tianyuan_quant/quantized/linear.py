@@ -47,6 +47,8 @@ class BatchMatMulActivation(QuantizedProduct):
     [[[16]]]
     """
 
+    channel_axis = 1
+
     def __init__(
         self,
         batch: int,

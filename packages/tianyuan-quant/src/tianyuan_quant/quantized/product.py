@@ -28,6 +28,7 @@ class QuantizedProduct(QuantizedModule):
     """
 
     epilogue = "identity"
+    channel_axis = 0  # of the weight
     weight: Tensor | None = None
     weight_scale: Tensor | None = None
     bias: Tensor | None = None
@@ -77,7 +78,7 @@ class QuantizedProduct(QuantizedModule):
             )
         biases = None if bias is None else bias.numpy().reshape(-1)
         check_finite(self.owner, "its layer", weight, *(() if biases is None else (biases,)))
-        channels = weight.shape[1 if weight.ndim == 3 else 0] if weight.ndim > 1 else 0
+        channels = weight.shape[self.channel_axis] if weight.ndim > 1 else 0
         count = channels if biases is None else biases.size
         if not channels or len(params.scales) not in (1, channels) or count != channels:
             raise ShapeError(
@@ -124,7 +125,7 @@ class QuantizedProduct(QuantizedModule):
 
     def _count_flops(self, inputs: Any, outputs: Any) -> int:
         """Count the product; what bounds and rounds the result comes with it."""
-        return product_flops(self.stored().shape, self.bias, outputs)
+        return product_flops(self.stored().shape[self.channel_axis :], self.bias, outputs)
 
     def product_attrs(self, quant: QuantParams) -> dict[str, Any]:
         """Return the attributes that both products share."""
