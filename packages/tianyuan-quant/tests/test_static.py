@@ -408,3 +408,79 @@ def test_a_gain_that_rounds_to_zero_has_no_minus():
     shown = str(Q.Report((Q.LayerReport("a", "Linear", -0.04, None, -0.04),), None))
     assert "in floats +0.0 dB" in shown
     assert "-0.0" not in shown
+
+
+class TwoInputs(M.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = M.Linear(4, 3), M.Linear(5, 3)
+
+    def forward(self, left, right, gain=None):
+        y = self.a(left) - 2 * self.b(right)
+        return y if gain is None else y * gain
+
+
+def test_batches_by_name_are_those_by_place(tmp_path):
+    tianyuan.random.seed(4)
+    net, left, right = TwoInputs().eval(), data(8, 4), data(8, 5, seed=1)
+    want = outputs_of(Q.quantize_static(net, [(left, right)]).module, left, right)
+    for batch in ({"right": right, "left": left}, [left, right]):
+        found = Q.quantize_static(net, [batch]).module
+        np.testing.assert_array_equal(outputs_of(found, left, right), want)
+    traced = jit.trace(lambda x, y: net(x, y), symbolic=True, capture_as_const=True)
+    traced(tianyuan.Tensor(left), tianyuan.Tensor(right))
+    traced.dump(str(tmp_path / "net.tym"), arg_names=["x", "y"])
+    for batch in ((left, right), {"y": right, "x": left}):
+        found = Q.quantize_static(tmp_path / "net.tym", [batch], target=tmp_path / "q.tym").module
+        np.testing.assert_allclose(np.asarray(found(left, right)), want, atol=0.1)
+    for source in (net, tmp_path / "net.tym"):
+        names = "'left', 'right'" if source is net else "'x', 'y'"
+        target = None if source is net else tmp_path / "q.tym"
+        with pytest.raises(AttrError, match=f"got a dict of 'lift', 'right', expected {names}"):
+            Q.quantize_static(source, [{"lift": left, "right": right}], target=target)
+        with pytest.raises(AttrError, match=r"without labels: .* \[x for x, _ in loader\]"):
+            Q.quantize_static(source, [(left, right, right, left)], target=target)
+
+
+def outputs_of(net, *inputs):
+    return net(*map(tianyuan.Tensor, inputs)).numpy()
+
+
+def test_labels_are_no_inputs():
+    net, pair = M.Sequential(M.Linear(4, 3)), (data(8, 4), np.arange(8))
+    with pytest.raises(AttrError, match=r"got 2, expected .*, without labels"):
+        Q.quantize_static(net, [data(8, 4), pair])
+    assert Q.quantize_static(net, [x for x, _ in [pair]]).report.output_snr > 30
+
+
+def test_tensors_of_torch_are_arrays():
+    torch = pytest.importorskip("torch")
+    net, x = M.Sequential(M.Linear(4, 3)).eval(), data(8, 4)
+    want = outputs(Q.quantize_static(net, [x]).module, x)
+    np.testing.assert_array_equal(
+        outputs(Q.quantize_static(net, [torch.tensor(x)]).module, x), want
+    )
+
+
+def test_nothing_to_equalise_does_not_end_quantisation(tmp_path):
+    net, x = M.Sequential(M.Linear(4, 3), M.Sigmoid()).eval(), data(8, 4)
+    want = Q.quantize_static(net, [x]).report
+    with pytest.warns(UserWarning, match="nothing is equalised, as no two layers follow"):
+        assert str(Q.quantize_static(net, [x], equalize=True).report) == str(want)
+    source = dumped(net, x[:2], tmp_path / "float.tym")
+    want = Q.quantize_static(source, [x], target=tmp_path / "q.tym").report
+    with pytest.warns(UserWarning, match="nothing is equalised, as no two layers follow"):
+        found = Q.quantize_static(source, [x], equalize=True, target=tmp_path / "q.tym").report
+    assert str(found) == str(want)
+
+
+def test_values_between_layers_are_not_kept(net):
+    batches = [data(4, 3, 8, 8)]
+    report = Q.quantize_static(net, batches).report
+    sites = [row for row in report.layers if row.kind == "Site"]
+    assert len(sites) > 1
+    assert all(row.win is None for row in sites)
+    assert not {row.name for row in sites} & {row.name for row in report.worst(9)}
+    for pattern in (sites[0].name, sites[-1].name):
+        with pytest.raises(AttrError, match=f"'{pattern}' in keep is a value between layers"):
+            Q.quantize_static(net, batches, keep=["fc", pattern])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import inspect
 import os
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,18 @@ LAYERS = (
     "torch.from_module and onnx.load return has none, nor have recurrent layers, but is quantised "
     "as a file: trace it, dump it, give the .tym"
 )
+
+# What those are told who give pairs of input and label.
+LABELS = ", without labels: of pairs as loaders give them, [x for x, _ in loader]"
+
+
+def warn_of_no_pairs(op: str) -> None:
+    """Say that nothing was equalised: what was asked for needs layers that follow each other."""
+    warnings.warn(
+        f"{op}: nothing is equalised, as no two layers follow each other through ReLU or pooling "
+        "only",
+        stacklevel=3,
+    )
 
 
 def patterns_of(op: str, keep: Any) -> tuple[str, ...]:
@@ -52,23 +65,66 @@ def batches_of(op: str, data: Any) -> Iterable[Any]:
     return data  # type: ignore[no-any-return]
 
 
-def batch_of(op: str, index: int, item: Any) -> tuple[Any, ...]:
-    """Return the inputs of one batch.
+def batch_of(op: str, index: int, item: Any, names: Sequence[str] = ()) -> tuple[Any, ...]:
+    """Return the inputs of one batch, those of a dict in the order of their names.
 
     Raises:
-        AttrError: where one is no array and no tensor.
+        AttrError: where one is no array and no tensor, or a dict has other names.
 
-    >>> batch_of("quantize_static", 0, 1.0)
-    (1.0,)
+    >>> batch_of("quantize_static", 0, 1.0), batch_of("op", 0, {"b": 1.0, "a": 2.0}, ["a", "b"])
+    ((1.0,), (2.0, 1.0))
     """
+    if isinstance(item, Mapping):
+        if set(item) != set(names):
+            raise AttrError(
+                f"{op}: batch {index} is wrong, got a dict of {_listed(item)}, expected "
+                f"{_listed(names)}"
+            )
+        item = tuple(item[name] for name in names)
     given = tuple(item) if isinstance(item, (tuple, list)) else (item,)
     for value in given:
         if isinstance(value, (str, bytes, Mapping)) or value is None:
             raise AttrError(
                 f"{op}: batch {index} is wrong, got {type(value).__name__}, expected an array or "
-                "tensor, or a tuple of them in the order of the inputs"
+                "tensor, a tuple of them in the order of the inputs, or a dict of them by name"
             )
     return given
+
+
+def _listed(names: Iterable[Any]) -> str:
+    return ", ".join(map(repr, names)) or "nothing"
+
+
+def names_of(net: Module, item: Any) -> list[str]:
+    """Return the names by which a dict gives a network its inputs, those it may omit if it does.
+
+    >>> import tianyuan.module as M
+    >>> names_of(M.Linear(1, 1), {"x": 1.0})
+    ['x']
+    """
+    parameters = inspect.signature(net.forward).parameters.values()
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    given = [index for index, p in enumerate(named) if p.name in item]
+    # What stands in front of an input that is given must be given too: batches are tuples.
+    count = max(given, default=-1) + 1
+    return [p.name for i, p in enumerate(named) if i < count or p.default is p.empty]
+
+
+def inputs_of(op: str, net: Module, item: Any, index: int = 0) -> tuple[Tensor, ...]:
+    """Return an example, or a batch of a network, as tensors in the order of its inputs.
+
+    Raises:
+        AttrError: where it is neither an input, nor a tuple or a dict of those that it takes.
+
+    >>> import tianyuan.module as M
+    >>> inputs_of("op", M.Linear(1, 1), {"x": [1.0]})[0].tolist()
+    [1.0]
+    """
+    names = names_of(net, item) if isinstance(item, Mapping) else ()
+    given = batch_of(op, index, item, names)
+    found = tuple(x if isinstance(x, Tensor) else Tensor(x) for x in given)
+    check_call(op, net, found)
+    return found
 
 
 def batch_size(x: Any) -> int:
@@ -93,7 +149,7 @@ def check_call(op: str, net: Module, batch: Sequence[Any]) -> None:
         raise AttrError(
             f"{op}: inputs do not fit the network, got {len(batch)}, expected "
             f"{', '.join(signature.parameters) or 'none'}; a tuple or list holds all inputs of one "
-            "call"
+            f"call{LABELS}"
         ) from None
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from inspect import signature
 from typing import Any
 
-from tianyuan import Tensor
 from tianyuan.errors import AttrError
 from tianyuan.module import Module
 from tianyuan.module.structure import members
 from tianyuan.utils.hook import HookHandler
 
-from .checks import check_call, check_parameters, network_of
+from .checks import check_parameters, inputs_of, network_of
 from .config import (
     QConfig,
     QConfigs,
@@ -50,10 +49,10 @@ def quantize_qat(
             keeps modules in floats. A pattern also holds for what a module holds; the last one
             that matches counts.
         mapping: further training forms by float class.
-        example: an input, or a tuple of them. With it, layers that follow each other are joined
-            and values between layers are quantised, whatever the network's ``forward`` does.
-            Without it, neighbours inside ``Sequential`` are joined, and ``QuantStub``,
-            ``Elemwise`` and ``Concat`` say what is quantised.
+        example: an input, a tuple of them, or a dict of them by name. With it, layers that follow
+            each other are joined and values between layers are quantised, whatever the network's
+            ``forward`` does. Without it, neighbours inside ``Sequential`` are joined, and
+            ``QuantStub``, ``Elemwise`` and ``Concat`` say what is quantised.
 
     Warns:
         UserWarning: naming modules with a weight that have no training form, as recurrent layers,
@@ -128,10 +127,8 @@ def training_form(
             )
     check_patterns(qconfig, (name for name, _ in module.named_modules()))
     check_parameters(op, module)
-    examples = _examples(example)
+    examples = None if example is None else inputs_of(op, module, example)
     classes = qat_classes(mapping)
-    if examples is not None:
-        check_call(op, module, examples)
     if examples is not None and type(module) in classes and config_of(qconfig, "") is not None:
         raise AttrError(
             f"{op}: a layer by itself takes quantised tensors only, got "
@@ -162,13 +159,6 @@ def _any_config(op: str, qconfig: QConfigs) -> QConfig:
     if found is None:
         raise AttrError(f"{op}: no pattern has a configuration, got None for all, expected one")
     return found
-
-
-def _examples(example: Any) -> Sequence[Any] | None:
-    if example is None:
-        return None
-    given = tuple(example) if isinstance(example, (tuple, list)) else (example,)
-    return tuple(value if isinstance(value, Tensor) else Tensor(value) for value in given)
 
 
 def _leave_out(net: Module, classes: dict[type, type], qconfig: QConfigs) -> None:

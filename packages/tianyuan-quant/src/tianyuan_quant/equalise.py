@@ -16,7 +16,7 @@ from tianyuan.errors import AttrError
 from tianyuan.module import Module
 from tianyuan.module.conv import ConvNd
 
-from .checks import check_call, network_of
+from .checks import inputs_of, network_of
 from .fuse import fuse
 from .registration import qat_classes
 from .watch import Event, Flow, watch
@@ -104,7 +104,7 @@ def equalize(net: Module, example: Any) -> Module:
 
     Args:
         net: the network, which is put into evaluation form.
-        example: an input, or a tuple of them.
+        example: an input, a tuple of them, or a dict of them by name.
 
     Raises:
         AttrError: where no two layers follow each other so.
@@ -117,19 +117,26 @@ def equalize(net: Module, example: Any) -> Module:
     [[10.0, 0.0], [0.0, 1.0]]
     """
     network_of("equalize", net)
-    given = tuple(example) if isinstance(example, (tuple, list)) else (example,)
-    inputs = tuple(x if isinstance(x, Tensor) else Tensor(x) for x in given)
-    check_call("equalize", net, inputs)
-    net.eval()
-    fuse(net, inputs, frozenset(qat_classes()))
-    pairs = _pairs(watch(net, inputs, lambda module: type(module) in _LAYERS))
-    if not pairs:
+    if not equalized(net, inputs_of("equalize", net, example)):
         raise AttrError(
             "equalize: no two layers follow each other through ReLU or pooling only, got "
             f"{type(net).__name__}, expected a network that has such layers"
         )
-    balance(pairs)
     return net
+
+
+def equalized(net: Module, inputs: Sequence[Tensor]) -> bool:
+    """Equalise a network in place; tell whether any layers follow each other so.
+
+    >>> net = M.Sequential(M.Linear(2, 2), M.GELU(), M.Linear(2, 1))
+    >>> equalized(net, [Tensor([[1.0, 1.0]])])
+    False
+    """
+    net.eval()
+    fuse(net, inputs, frozenset(qat_classes()))
+    pairs = _pairs(watch(net, inputs, lambda module: type(module) in _LAYERS))
+    balance(pairs)
+    return bool(pairs)
 
 
 class Side(Protocol):
@@ -151,7 +158,7 @@ class Side(Protocol):
 def balance(pairs: Sequence[tuple[Side, Side]]) -> None:
     """Equalise pairs of layers until nothing changes any more."""
     for _ in range(_ROUNDS):
-        if max(_balanced(first, second) for first, second in pairs) < _SETTLED:
+        if max((_balanced(first, second) for first, second in pairs), default=0.0) < _SETTLED:
             break
 
 

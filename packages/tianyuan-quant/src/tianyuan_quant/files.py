@@ -18,6 +18,7 @@ from tianyuan.jit.model import as_input, read_model, write_model
 
 from .calibrate import Ranges, evaluate
 from .checks import (
+    LABELS,
     batch_of,
     batches_of,
     check_finite,
@@ -25,6 +26,7 @@ from .checks import (
     check_source,
     check_target,
     patterns_of,
+    warn_of_no_pairs,
 )
 from .config import QConfig, static_qconfig
 from .graph_equalise import equalize_graph
@@ -52,8 +54,9 @@ def quantize_file(
 
     Args:
         source: the file of floats.
-        calibration_data: batches; each an input, or a tuple of the inputs in the file's order.
-            Where the file fixes how many samples it takes, batches may hold a multiple of that.
+        calibration_data: batches; each an input, a tuple of the inputs in the file's order, or a
+            dict of them by name. Where the file fixes how many samples it takes, batches may hold
+            a multiple of that.
         target: the ``.tym`` file to write; an old one stays whole until the new one is complete.
         qconfig: how activations are watched, and the dtype of weights; without a channel axis
             weights have one scale per tensor.
@@ -95,8 +98,8 @@ def quantize_file(
     for node in found:
         constants = [graph.constants[v].array for v in node.inputs[1:] if v in graph.constants]
         check_finite("quantize", label(node), *(c for c in constants if c.dtype.kind == "f"))
-    if equalize:
-        equalize_graph(graph)
+    if equalize and not equalize_graph(graph):
+        warn_of_no_pairs("quantize")
     for batch in batches:
         quantiser.ranges.watch(evaluate(graph, batch))
     products = [node for node in graph.nodes if quantiser.is_product(node)]
@@ -175,12 +178,13 @@ def whole_batch(graph: Graph) -> int | None:
 
 def _batches(graph: Graph, data: Iterable[Any]) -> list[list[np.ndarray]]:
     found = []
+    names = [value.name for value in graph.inputs]
     for index, item in enumerate(data):
-        given = batch_of("quantize", index, item)
+        given = batch_of("quantize", index, item, names)
         if len(given) != len(graph.inputs):
             raise AttrError(
                 f"quantize: batch {index} has the wrong number of inputs, got {len(given)}, "
-                f"expected {len(graph.inputs)}"
+                f"expected {', '.join(names)}{LABELS}"
             )
         arrays = [as_input(v.name, x, v.spec) for v, x in zip(graph.inputs, given, strict=True)]
         if not all(x.size for x in arrays):

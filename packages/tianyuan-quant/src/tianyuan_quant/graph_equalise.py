@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from tianyuan.errors import AttrError
 from tianyuan.graph.graph import Constant, Graph, Node, Value
 
 from .equalise import balance
@@ -67,11 +66,10 @@ class _Side:
         self.graph.constants[value] = Constant(new, self.graph.constants[value].name)
 
 
-def equalize_graph(graph: Graph) -> None:
+def equalize_graph(graph: Graph) -> bool:
     """Equalise the channels of a prepared graph in place, as ``equalize`` does of a network.
 
-    Raises:
-        AttrError: where no two products follow each other through ReLU or pooling only.
+    Tells whether any two products follow each other through ReLU or pooling only.
     """
     users = graph.users()
     pairs = []
@@ -81,12 +79,8 @@ def equalize_graph(graph: Graph) -> None:
             first, second = _Side(graph, node), _Side(graph, after)
             if len(first.output_range()) == len(second.input_range()):
                 pairs.append((first, second))
-    if not pairs:
-        raise AttrError(
-            "equalize: no two products follow each other through ReLU or pooling only, got a graph "
-            f"of {len(graph.nodes)} ops, expected one that has such products"
-        )
     balance(pairs)
+    return bool(pairs)
 
 
 Users = dict[Value, list[Node]]

@@ -70,14 +70,15 @@ def measured(
             with hide_fake_quant(net), plain(partial(is_not, part)):
                 part.set_fake_quant(True)
                 alone[name].add(outputs[-1], _outputs(net, batch))
-    losses = {name: (alone or noise)[name].decibel for name in noise}
+    layers = {name for name, part in parts if part.with_weight}  # what can be kept in floats
+    losses = {name: (alone or noise)[name].decibel for name in noise if name in layers}
     worst = sorted(losses, key=lambda name: losses[name])[:_ASKED]
     wins = {
         name: _kept(net, part, batches, outputs, plain) - total.decibel
         for name, part in parts
         if name in worst and total.noise
     }
-    layers = (
+    rows = (
         LayerReport(
             name,
             type(part).__name__,
@@ -88,7 +89,7 @@ def measured(
         for name, part in parts
     )
     floats = (f"{name} ({type(module).__name__})" for name, module in in_floats(net))
-    return Report(tuple(layers), total.decibel, tuple(floats))
+    return Report(tuple(rows), total.decibel, tuple(floats))
 
 
 def _kept(

@@ -64,7 +64,8 @@ class Report:
     def worst(self, count: int = 5) -> tuple[LayerReport, ...]:
         """Return the layers that lose most: by what they cost alone where that was measured.
 
-        Only layers that can be kept in floats count where that was tried.
+        Only layers that can be kept in floats count where that was tried; values between layers,
+        the rows of kind ``Site``, cannot.
 
         >>> layers = (LayerReport("a", "Linear", 20.0), LayerReport("b", "Linear", 9.0))
         >>> Report(layers, None).worst(1)[0].name
@@ -74,8 +75,9 @@ class Report:
         def loss(layer: LayerReport) -> float:
             return layer.snr if layer.alone is None else layer.alone
 
-        tried = [layer for layer in self.layers if layer.alone is not None]
-        tried = tried or [layer for layer in self.layers if layer.win is not None]
+        layers = [layer for layer in self.layers if layer.kind != "Site"]
+        tried = [layer for layer in layers if layer.alone is not None]
+        tried = tried or [layer for layer in layers if layer.win is not None]
         return tuple(sorted(tried or self.layers, key=loss)[:count])
 
     def __str__(self) -> str:

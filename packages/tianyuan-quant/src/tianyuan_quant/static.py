@@ -16,19 +16,20 @@ from tianyuan.functional.arguments import whole
 from tianyuan.jit import load
 from tianyuan.module import Module
 
-from .arguments import switch
+from .arguments import any_matches, switch
 from .checks import (
     LAYERS,
-    batch_of,
     batch_size,
     batches_of,
-    check_call,
     check_no_target,
     check_source,
+    inputs_of,
     patterns_of,
+    warn_of_no_pairs,
 )
 from .config import QConfig, QConfigs, static_qconfig
 from .convert import (
+    SITES,
     disable_observer,
     enable_fake_quant,
     enable_observer,
@@ -36,7 +37,7 @@ from .convert import (
     quantize,
     training_form,
 )
-from .equalise import equalize as equalize_channels
+from .equalise import equalized
 from .fake import FakeQuantize, fake_quant_tensor
 from .files import quantize_file
 from .measure import Batch, measured
@@ -62,7 +63,8 @@ def quantize_static(
 
     Args:
         model: the float network, which stays as it is, or a ``.tym`` or ``.onnx`` file.
-        calibration_data: batches; each an input, or a tuple of the inputs.
+        calibration_data: batches; each an input, a tuple of the inputs, or a dict of them by name
+            (of the parameters of ``forward``, in a file of its inputs); no labels.
         qconfig: how weights and activations are quantised; for networks also one configuration by
             pattern of module names, where None keeps modules in floats.
         bias_correction: takes the mean error that rounded weights make out of the biases.
@@ -104,11 +106,11 @@ def quantize_static(
         )  # fmt: skip
         return StaticResult(load(target), report)
     check_no_target(op, target)
-    batches = _checked(calibration_data)
-    check_call(op, model, batches[0])
+    batches = _checked(model, calibration_data)
+    _check_keep(op, model, qconfig, keep, batches[0])
     net = copy.deepcopy(model).eval()
-    if equalize:
-        equalize_channels(net, batches[0])
+    if equalize and not equalized(net, batches[0]):
+        warn_of_no_pairs(op)
     net = training_form(op, net, True, _without(qconfig, keep), None, batches[0])
     net.eval()
     parts = _parts(net)
@@ -136,11 +138,29 @@ def _without(qconfig: QConfigs, keep: Sequence[str]) -> QConfigs:
     return {**given, **dict.fromkeys(keep)}
 
 
-def _checked(data: Iterable[Any]) -> list[Batch]:
+def _check_keep(
+    op: str, model: Module, qconfig: QConfigs, keep: Sequence[str], example: Batch
+) -> None:
+    """Raise AttrError where a pattern is that of a value between layers, which has to be stored."""
+    modules = [name for name, _ in model.named_modules()]
+    lost = [pattern for pattern in keep if not any_matches(modules, pattern)]
+    if not lost:
+        return
+    net = training_form(op, model, False, qconfig, None, example)
+    values = getattr(net, SITES).table if hasattr(net, SITES) else {}
+    for pattern in lost:
+        if any_matches(values, pattern):
+            raise AttrError(
+                f"{op}: {pattern!r} in keep is a value between layers, which the layers that read "
+                "it take in integers, expected a pattern of these layers, of "
+                f"{', '.join(name for name in modules if name)}"
+            )
+
+
+def _checked(model: Module, data: Iterable[Any]) -> list[Batch]:
     batches: list[Batch] = []
     for index, item in enumerate(batches_of("quantize_static", data)):
-        given = batch_of("quantize_static", index, item)
-        batch = tuple(x if isinstance(x, Tensor) else Tensor(x) for x in given)
+        batch = inputs_of("quantize_static", model, item, index)
         for x in batch:
             array = x.numpy()
             if array.dtype.kind == "f" and not np.isfinite(array).all():

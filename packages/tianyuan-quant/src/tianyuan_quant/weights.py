@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import tianyuan.module as M
-from tianyuan import Tensor, registry
+from tianyuan import registry
 from tianyuan.errors import AttrError
 from tianyuan.graph.graph import Graph, Node, Rebuilder, Value
 from tianyuan.jit import load
@@ -24,6 +24,7 @@ from .checks import (
     check_no_target,
     check_source,
     check_target,
+    inputs_of,
     patterns_of,
 )
 from .convert import replace_parts
@@ -170,18 +171,17 @@ def _network(
         return made  # type: ignore[no-any-return]
 
     new = replace_parts(net, convert)
-    return StaticResult(new, Report(tuple(layers), _output_snr(model, new, example)))
+    return StaticResult(new, Report(tuple(layers), _output_snr(op, model, new, example)))
 
 
 def _row(name: str, weight: np.ndarray, meant: np.ndarray, kind: str) -> LayerReport:
     return LayerReport(name, kind, ratio([(weight, meant)]))
 
 
-def _output_snr(model: Module, new: Module, example: Any) -> float | None:
+def _output_snr(op: str, model: Module, new: Module, example: Any) -> float | None:
     if example is None:
         return None
-    given = tuple(example) if isinstance(example, (tuple, list)) else (example,)
-    inputs = tuple(x if isinstance(x, Tensor) else Tensor(x) for x in given)
+    inputs = inputs_of(op, model, example)
     float_net = copy.deepcopy(model).eval()
     pairs = zip(tensors_of(float_net(*inputs)), tensors_of(new(*inputs)), strict=True)
     return ratio((want.numpy(), got.numpy()) for want, got in pairs)
