@@ -27,7 +27,14 @@ class AttrTypeError(AttrError, TypeError):
 
 
 class ShapeTypeError(ShapeError, TypeError):
-    """Raise where a shape holds something else than ints."""
+    """Raise where a shape holds something else than ints, or makes a value of the wrong kind.
+
+    Several elements are no number, and none can be iterated: numpy's TypeError.
+    """
+
+
+class CallError(TianyuanError, TypeError):
+    """Raise where a model or a traced function gets other arguments than it takes."""
 
 
 class AxisError(AttrError, IndexError):

@@ -8,6 +8,7 @@ object again after loading.
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import pickle
@@ -20,7 +21,7 @@ import numpy as np
 
 from . import dtypes
 from .device import parse_device
-from .errors import AttrError, DeviceError, ModelFormatError
+from .errors import AttrError, AttrTypeError, DeviceError, ModelFormatError
 from .graph.container import (
     Container,
     container_bytes,
@@ -74,6 +75,7 @@ def save(
         [1.0, 2.0]
     """
     _no_pickle("save", pickle_module)
+    _check_file("save", f, "write")
     writer = _Writer()
     root = writer.encode(obj, "obj", ())
     graph = {"kind": _KIND, "version": _VERSION, "root": root}
@@ -110,6 +112,7 @@ def load(f: File, map_location: MapLocation = None, pickle_module: Any = pickle)
         'cpu'
     """
     _no_pickle("load", pickle_module)
+    _check_file("load", f, "read")
     if isinstance(f, (str, os.PathLike)):
         container = read_container(f)
     else:
@@ -126,6 +129,16 @@ def load(f: File, map_location: MapLocation = None, pickle_module: Any = pickle)
             f"expected {_VERSION}"
         )
     return _Reader(container, map_location).decode(graph.get("root"), 0)
+
+
+def _check_file(op: str, f: Any, method: str) -> None:
+    if isinstance(f, (str, os.PathLike)):
+        return
+    if not callable(getattr(f, method, None)) or isinstance(f, io.TextIOBase):
+        raise AttrTypeError(
+            f"{op}: file is wrong, got {type(f).__name__}, expected a path, or a file open for "
+            f"{'writing' if method == 'write' else 'reading'} bytes"
+        )
 
 
 @dataclass(frozen=True)
@@ -230,7 +243,7 @@ class _Writer:
 
 
 def _refuse(what: str, place: str) -> NoReturn:
-    raise TypeError(f"save: cannot be saved, got {what} at {place}, expected {_EXPECTED}")
+    raise AttrTypeError(f"save: cannot be saved, got {what} at {place}, expected {_EXPECTED}")
 
 
 class _Reader:
@@ -325,7 +338,7 @@ def _locator(map_location: MapLocation) -> Callable[[str], str]:
         return lambda device: table.get(device, device)
     if callable(map_location):
         return map_location
-    raise TypeError(
+    raise AttrTypeError(
         f"load: map_location is wrong, got {type(map_location).__name__}, expected None, a device, "
         "a mapping or a function of devices"
     )

@@ -84,10 +84,19 @@ def zeros(shape: Any, *, dtype: Any = "float32", device: Any = None) -> Tensor:
 def full_like(inp: Tensor, value: Any) -> Tensor:
     """Create a tensor of one value with the shape, dtype and device of another.
 
+    Of a quantised tensor, integers at the same scale that stand for the value.
+
     >>> full_like(Tensor([1, 2]), 5).tolist()
     [5, 5]
     """
-    return cast(Tensor, tensor("full_like", inp).full(inp.shape, value))
+    quant = tensor("full_like", inp).qparams
+    if quant is None:
+        return cast(Tensor, inp.full(inp.shape, value))
+    numbers = inp.full(inp.shape, value, "float32")
+    return run(
+        "quantize", numbers, scales=quant.scales, zero_points=quant.zero_points, axis=quant.axis,
+        dtype=inp.dtype.name,
+    )  # fmt: skip
 
 
 def ones_like(inp: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import dtypes, native, registry
 from ..device import get_default_device, parse_device
-from ..errors import DTypeError, ShapeError, TraceError
+from ..errors import DTypeError, IndexRangeError, ShapeError, ShapeTypeError, TraceError
 from ..op import Op, TensorSpec, intern_spec
 from ..shapes import format_shape
 from . import dispatch, memory
@@ -152,14 +152,45 @@ class Tensor(Methods):
     def item(self, *index: int) -> bool | int | float:
         """Return the only element, or the one at an index, as a Python scalar.
 
+        Raises:
+            ShapeTypeError: where there is not one element, or no index of so many axes.
+            IndexRangeError: where the index lies outside.
+
         Example:
             >>> import tianyuan as ty
             >>> ty.Tensor([[1.0, 2.0]]).item(0, 1)
             2.0
         """
         array = self._concrete("Tensor.item")
-        found: bool | int | float = np.asarray(dispatch.host_array(self, array)).item(*index)
+        if not index:
+            self._check_single("item")
+        host = np.asarray(dispatch.host_array(self, array))
+        try:
+            found: bool | int | float = host.item(*index)
+        except IndexError:
+            raise IndexRangeError(
+                f"item: index is out of range, got {index}, expected one of shape "
+                f"{format_shape(self.shape)}"
+            ) from None
+        except (TypeError, ValueError):
+            raise ShapeTypeError(
+                f"item: index is wrong, got {index}, expected a place in shape "
+                f"{format_shape(self.shape)}, in the order of memory or one int for each axis"
+            ) from None
         return found
+
+    def _check_single(self, op: str, what: str = "a Python number") -> None:
+        if self.size != 1:
+            raise ShapeTypeError(
+                f"{op}: {what} needs one element, got shape {format_shape(self.shape)}, expected "
+                "1 element"
+            )
+
+    def _number(self, op: str) -> Any:
+        """Return the only element: of a quantised tensor the number that it stands for."""
+        self._concrete(op)
+        self._check_single(op)
+        return (self if self._spec.quant is None else self.astype("float32")).item()
 
     def tolist(self) -> Any:
         """Return the elements as nested Python lists.
@@ -209,24 +240,28 @@ class Tensor(Methods):
         return self._concrete("Tensor.__dlpack_device__").__dlpack_device__()  # type: ignore[no-any-return]
 
     def __bool__(self) -> bool:
-        data = self._concrete("bool")
-        if self.size != 1:
-            raise ShapeError(
-                f"bool: a truth value needs one element, got shape {format_shape(self.shape)}, "
-                "expected 1 element"
-            )
-        return bool(dispatch.host_array(self, data))
+        self._concrete("bool")
+        self._check_single("bool", "a truth value")
+        return bool(self._number("bool"))
 
     def __int__(self) -> int:
         self._concrete("int")
-        return int(self.item())
+        self._check_single("int")
+        return int(self._real("int", self.item()))
 
     def __float__(self) -> float:
-        self._concrete("float")
-        return float(self.item())
+        return float(self._real("float", self._number("float")))
 
     def __complex__(self) -> complex:
-        return complex(self.item())
+        return complex(self._number("complex"))
+
+    def _real(self, op: str, value: Any) -> Any:
+        if isinstance(value, complex):
+            raise DTypeError(
+                f"{op}: a complex number is no real one, got {self.dtype.name}, expected x.real or "
+                "complex(x)"
+            )
+        return value
 
     def __index__(self) -> int:
         if self.dtype.kind not in "iu":
@@ -235,6 +270,7 @@ class Tensor(Methods):
                 "expected an integer dtype"
             )
         self._concrete("index")
+        self._check_single("index")
         return int(self.item())
 
     def __round__(self, ndigits: int | None = None) -> Any:
@@ -253,12 +289,14 @@ class Tensor(Methods):
 
     def __len__(self) -> int:
         if not self.ndim:
-            raise TypeError("len: a 0-d tensor has no length, got shape (), expected an axis")
+            raise ShapeTypeError("len: a 0-d tensor has no length, got shape (), expected an axis")
         return self.shape[0]
 
     def __iter__(self) -> Any:
         if not self.ndim:
-            raise TypeError("iter: a 0-d tensor cannot be iterated, got shape (), expected an axis")
+            raise ShapeTypeError(
+                "iter: a 0-d tensor cannot be iterated, got shape (), expected an axis"
+            )
         return (self[index] for index in range(int(self.shape[0])))
 
     def __hash__(self) -> int:

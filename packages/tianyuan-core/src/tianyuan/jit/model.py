@@ -153,7 +153,7 @@ class Model:
         output by itself, several as a tuple. ``out`` takes arrays to write the outputs to.
 
         Raises:
-            TypeError: where an input is missing, unknown or given twice.
+            CallError: where an input is missing, unknown or given twice.
             ShapeError, DTypeError: where an input does not fit.
         """
         expected = self._expected

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ..errors import TraceError
+from ..errors import CallError, TraceError
 
 DynamicShapes = Mapping[str, "Mapping[int, str] | Sequence[str | None]"]
 
@@ -52,26 +52,26 @@ def bind_inputs(
     """Return a model's inputs in order; those that may be missing and do are None.
 
     Raises:
-        TypeError: where one is missing, unknown or given twice.
+        CallError: where one is missing, unknown or given twice.
 
     >>> bind_inputs(["x", "y"], [1], {"y": 2})
     [1, 2]
     """
     if len(args) > len(names):
-        raise TypeError(f"model: too many inputs, got {len(args)}, expected {', '.join(names)}")
+        raise CallError(f"model: too many inputs, got {len(args)}, expected {', '.join(names)}")
     given = dict(zip(names, args, strict=False))
     for name, value in kwargs.items():
         if name not in names:
-            raise TypeError(f"model: unknown input, got {name!r}, expected {', '.join(names)}")
+            raise CallError(f"model: unknown input, got {name!r}, expected {', '.join(names)}")
         if name in given:
-            raise TypeError(
+            raise CallError(
                 f"model: an input is given twice, got {name!r} by place and by name, expected one "
                 "of them"
             )
         given[name] = value
     missing = [name for name in names if name not in given and name not in optional]
     if missing:
-        raise TypeError(
+        raise CallError(
             f"model: inputs are missing, got {', '.join(given) or 'none'}, expected also "
             f"{', '.join(missing)}"
         )

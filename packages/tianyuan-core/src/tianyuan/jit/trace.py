@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import shapes
-from ..errors import AttrError, TraceError
+from ..errors import AttrError, CallError, TraceError
 from ..graph.explain import Explanation, explain, profile_of
 from ..graph.graph import Node, Value
 from ..graph.options import Options
@@ -23,7 +23,7 @@ from ..imperative.state import state
 from ..imperative.tensor import Tensor, wrap
 from ..kernel import FULL
 from ..locks import ForkSafeLock
-from ..op import TensorSpec
+from ..op import QuantParams, TensorSpec
 from . import pytree
 from .compiled import CompiledGraph
 from .deploy import Deployable
@@ -240,8 +240,9 @@ class trace(Deployable):
             tensor._grad = known if index < 0 else _tensor(outputs[index])
         for index, output in recording.changed:
             if isinstance(leaves[index], Tensor):
-                leaves[index]._rebind(_tensor(outputs[output]))
-        results = [_tensor(array) for array in outputs[: recording.n_results]]
+                leaves[index]._rebind(_tensor(outputs[output], leaves[index].qparams))
+        values = recording.graph.outputs[: recording.n_results]
+        results = [_tensor(outputs[i], value.spec.quant) for i, value in enumerate(values)]
         return pytree.unflatten(recording.structure, results)
 
     # Calls of MegEngine that mean the same here: the host's Python never runs in a program.
@@ -342,7 +343,7 @@ class trace(Deployable):
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             name = getattr(self._function, "__name__", type(self._function).__name__)
-            raise TypeError(f"{name}: {error}, expected {name}{self._signature}") from None
+            raise CallError(f"{name}: {error}, expected {name}{self._signature}") from None
         leaves, structure = pytree.flatten(dict(bound.arguments), _is_leaf)
         tensors = [leaf if isinstance(leaf, Tensor) else Tensor(leaf) for leaf in leaves]
         return leaves, tensors, structure
@@ -420,7 +421,8 @@ class trace(Deployable):
                 axis = shapes.normalize_axis("trace", axis, len(shape))
                 if symbol not in self._fixed:
                     shape[axis] = shapes.Dim(shape[axis], symbol)
-            specs.append(TensorSpec(tuple(shape), tensor.dtype, tensor.device))
+            spec = TensorSpec(tuple(shape), tensor.dtype, tensor.device, tensor.qparams)
+            specs.append(spec)
         return specs
 
     def _recorder(
@@ -455,9 +457,9 @@ def _is_named(traced: trace, function: types.FunctionType) -> bool:
     return found is traced
 
 
-def _tensor(array: np.ndarray) -> Tensor:
-    return wrap(array, TensorSpec(array.shape, array.dtype))
+def _tensor(array: np.ndarray, quant: QuantParams | None = None) -> Tensor:
+    return wrap(array, TensorSpec(array.shape, array.dtype, quant=quant))
 
 
 def _spec_key(spec: TensorSpec) -> Any:
-    return (tuple(shapes.expr_of(n) for n in spec.shape), spec.dtype, spec.device)
+    return (tuple(shapes.expr_of(n) for n in spec.shape), spec.dtype, spec.device, spec.quant)
