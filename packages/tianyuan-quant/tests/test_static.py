@@ -482,5 +482,5 @@ def test_values_between_layers_are_not_kept(net):
     assert all(row.win is None for row in sites)
     assert not {row.name for row in sites} & {row.name for row in report.worst(9)}
     for pattern in (sites[0].name, sites[-1].name):
-        with pytest.raises(AttrError, match=f"'{pattern}' in keep is a value between layers"):
+        with pytest.raises(AttrError, match=f"keep names a value between layers, got '{pattern}'"):
             Q.quantize_static(net, batches, keep=["fc", pattern])

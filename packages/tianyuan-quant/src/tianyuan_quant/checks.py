@@ -21,8 +21,8 @@ from .arguments import any_matches
 # What a network must have to be quantised, and the way of those that have none.
 LAYERS = (
     "a network with layers of tianyuan.module that have integer forms, as Conv2d and Linear; what "
-    "torch.from_module and onnx.load return has none, nor have recurrent layers, but is quantised "
-    "as a file: trace it, dump it, give the .tym"
+    "torch.from_module and onnx.load return has none, nor have recurrent layers, but their files: "
+    "trace the network, dump it, give the .tym"
 )
 
 # What those are told who give pairs of input and label.

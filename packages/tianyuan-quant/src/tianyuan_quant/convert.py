@@ -238,6 +238,7 @@ def quantize(
 
     >>> import numpy as np
     >>> import tianyuan.module as M
+    >>> from tianyuan import Tensor
     >>> net = quantize_qat(M.Sequential(M.QuantStub(), M.Linear(2, 2), M.DequantStub()))
     >>> _ = net.train()(Tensor(np.float32([[1.0, -1.0]])))
     >>> type(quantize(net.eval())[1]).__module__
@@ -403,6 +404,7 @@ def hook_qat_module(module: Module, func: Callable[..., Any]) -> list[HookHandle
     Returns the handles, whose ``remove()`` ends it. What ``func`` returns, unless None, replaces
     the outputs.
 
+    >>> from tianyuan import Tensor
     >>> import tianyuan.module as M
     >>> net = quantize_qat(M.Sequential(M.QuantStub(), M.Linear(2, 2), M.DequantStub()))
     >>> seen = []

@@ -151,8 +151,8 @@ def _check_keep(
     for pattern in lost:
         if any_matches(values, pattern):
             raise AttrError(
-                f"{op}: {pattern!r} in keep is a value between layers, which the layers that read "
-                "it take in integers, expected a pattern of these layers, of "
+                f"{op}: keep names a value between layers, got {pattern!r}, which the layers that "
+                "read it take in integers, expected a pattern of these layers, of "
                 f"{', '.join(name for name in modules if name)}"
             )
 
