@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from .tensor import Tensor
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_FUNCTIONAL = os.path.join(_PACKAGE, "functional", "")
+_ARGUMENTS = os.path.join(_FUNCTIONAL, "arguments.py")  # what all functions reach ops through
 _ALIGNMENT = 64
 _ALIGN_FROM = 4096  # below this, a plain allocation is cheaper than what alignment saves
 
@@ -48,13 +50,31 @@ def user_line() -> str:
 
     Where something stands in for it, that is returned.
     """
+    return state.origin or _user()[0]
+
+
+def user_call(op: str) -> str:
+    """Return ``user_line()``, and which function was called there, where it is not named as the op.
+
+    What a user wrote as ``cross_entropy`` is several ops, one of which may fail.
+    """
     if state.origin:
         return state.origin
+    line, called = _user()
+    return line if called in ("", op) else f"{line} in {called}"
+
+
+def _user() -> tuple[str, str]:
+    """Return the user's line, and the function of ``functional`` that it reached first, or none."""
     inner = (_PACKAGE, *plugins.folders())
-    frame = sys._getframe(1)
+    frame, called = sys._getframe(1), ""
     while frame is not None and frame.f_code.co_filename.startswith(inner):
+        code = frame.f_code
+        known = code.co_filename.startswith(_FUNCTIONAL) and code.co_filename != _ARGUMENTS
+        if known and not code.co_name.startswith(("_", "<")):
+            called = code.co_name
         frame = frame.f_back  # type: ignore[assignment]
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "?"
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "?", called
 
 
 def raising_line(error: BaseException) -> str:

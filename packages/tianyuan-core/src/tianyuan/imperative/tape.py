@@ -107,7 +107,7 @@ class Tape:
         made = tuple([tensor._data for tensor in outputs])
         made_specs = tuple([tensor._spec for tensor in outputs])
         if monitor.active or state.recorder is not None:
-            self.lines[len(self.entries)] = dispatch.user_line()
+            self.lines[len(self.entries)] = dispatch.user_call(source.name)
         self.entries.append((source, attrs, tuple(inputs), tuple(specs), made, made_specs, needs))
         for data in made:
             tracked[id(data)] = data

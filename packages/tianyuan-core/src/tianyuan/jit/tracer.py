@@ -194,7 +194,7 @@ class Tracer:
         """Append an op and return its outputs as traced tensors."""
         op.check_count(len(datas))
         with self._quiet():
-            values = self.graph.add_node(op, datas, attrs, dispatch.user_line())
+            values = self.graph.add_node(op, datas, attrs, dispatch.user_call(op.name))
         return [wrap(self._know(value), value.spec) for value in values]
 
     def write(self, tensor: Tensor, value: Tensor) -> None:
