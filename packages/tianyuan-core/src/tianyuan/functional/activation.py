@@ -10,6 +10,9 @@ from ..imperative.tensor import Tensor
 from . import elemwise
 from .arguments import accepts_keepdim, floating, run, tensor, tensors
 
+# From here on mish is x in all dtypes, and from minus that on it is 0.
+_FLAT, _GONE = 20.0, 1e3
+
 
 def relu(x: Tensor) -> Tensor:
     """Return max(x, 0).
@@ -206,7 +209,14 @@ def mish(inp: Tensor) -> Tensor:
     [0.0]
     """
     x = floating(tensor("mish", inp))
-    return elemwise.mul(x, elemwise.tanh(softplus(x)))
+    # Where the second factor is 1 or 0 its slope is cut, which infinity would multiply.
+    slope = elemwise.tanh(softplus(elemwise.minimum(x, _FLAT)))
+    return elemwise.mul(_at_least(x, -_GONE), slope)
+
+
+def _at_least(x: Tensor, low: float) -> Tensor:
+    """Return the larger of two, with NaN's gradient where ``maximum`` has none."""
+    return run("where", elemwise.less(x, low), x.full((), low), x)
 
 
 def hardtanh(inp: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
@@ -228,6 +238,9 @@ def softsign(inp: Tensor) -> Tensor:
     [-0.5, 0.75]
     """
     x = floating(tensor("softsign", inp))
+    most = 6e4 if x.dtype.name == "float16" else 3e38
+    # Infinity by itself is no number.
+    x = elemwise.neg(_at_least(elemwise.neg(_at_least(x, -most)), -most))
     return elemwise.div(x, elemwise.add(elemwise.abs(x), 1.0))
 
 
