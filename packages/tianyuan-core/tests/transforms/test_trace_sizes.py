@@ -163,3 +163,43 @@ def test_a_number_made_of_an_extent_is_of_one_size(total):
     for n in (3, 5, 2):
         found = run(ty.Tensor(np.ones(n, "float32")))
         assert found.numpy() == pytest.approx(np.full(n, n * (n - 1) / 2))
+
+
+CLAMPED = {
+    "head": lambda x: x[:, :2],
+    "middle": lambda x: x[:, 1:4],
+    "stepped": lambda x: x[:, :7:3],
+    "far": lambda x: x[:, 20:],
+    "turned": lambda x: x[:, 2::-1],
+}
+
+
+@pytest.mark.parametrize("length", [1, 4, 9])
+@pytest.mark.parametrize("name", CLAMPED)
+def test_an_extent_of_a_slice_that_was_taken_as_a_number(name, length):
+    part = CLAMPED[name]
+
+    def function(x):
+        return x.sum(axis=1) * (1.5 * part(x).shape[1])
+
+    run = trace(function, dynamic_shapes={"x": {1: "n"}})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for n in (length, 1, 2, 3, 5, 7, 8, 19, 21, 24):
+            x = np.random.default_rng(n).normal(size=(2, n)).astype("float32")
+            want = x.sum(axis=1) * 1.5 * part(x).shape[1]
+            np.testing.assert_allclose(run(ty.Tensor(x)).numpy(), want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", CLAMPED)
+def test_an_extent_of_a_slice_that_stays_one_is_dynamic(name):
+    part = CLAMPED[name]
+    run = trace(
+        lambda x: part(x).sum(axis=1) * part(x).shape[1], dynamic_shapes={"x": {1: "n"}}
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a dimension that is fixed is told
+        for n in (4, 1, 2, 3, 8, 24):
+            x = np.random.default_rng(n).normal(size=(2, n)).astype("float32")
+            want = part(x).sum(axis=1) * part(x).shape[1]
+            np.testing.assert_allclose(run(ty.Tensor(x)).numpy(), want, rtol=1e-5, atol=1e-6)

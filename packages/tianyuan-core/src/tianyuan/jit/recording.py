@@ -96,6 +96,8 @@ class Recorder:
         examples = sizes.examples(specs)
         second, where = self._probe(made, specs, examples)
         if where is None:
+            second, where = self._probe_clamps(made, specs, examples, second)
+        if where is None:
             self._check_apart(made, specs, examples)
             return made
         # A first run may make what later ones find, such as an optimiser's state.
@@ -137,6 +139,23 @@ class Recorder:
                     break
             else:
                 return first, refusals[0]
+        return second, None
+
+    def _probe_clamps(
+        self,
+        made: Recording,
+        specs: Sequence[TensorSpec],
+        examples: Mapping[str, int],
+        second: dict[str, int],
+    ) -> tuple[dict[str, int], str | None]:
+        """Probe at sizes that the ends of slices depend on, where those tried so far do not reach.
+
+        The size of ``x[:2]`` is 2 at all sizes but 1. Sizes that the code refuses tell nothing.
+        """
+        for moved in sizes.unmoved(made.graph, examples, second):
+            where = self._difference(made, specs, moved)
+            if where is not None and not where.startswith(_REFUSED):
+                return moved, where
         return second, None
 
     def _check_apart(

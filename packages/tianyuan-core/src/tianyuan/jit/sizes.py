@@ -42,6 +42,38 @@ def resized(specs: Sequence[TensorSpec], sizes: Mapping[str, int]) -> list[Tenso
     ]
 
 
+def unmoved(
+    graph: Graph, first: Mapping[str, int], second: Mapping[str, int]
+) -> list[dict[str, int]]:
+    """Return sizes at which extents differ that are one number at both of two, as clamped ones are.
+
+    Each is ``first`` with another size of one symbol, the closest that serves of those around the
+    numbers in the extent.
+    """
+    found: dict[tuple[str, int], None] = {}
+    extents = {n.expr for node in graph.nodes for v in node.outputs for n in v.spec.shape
+               if isinstance(n, shapes.Dim)}  # fmt: skip
+    for expr in sorted(extents, key=repr):
+        known = shapes.evaluate_expr(expr, first)
+        if known != shapes.evaluate_expr(expr, second):
+            continue
+        for symbol in sorted(shapes.symbols_of(expr)):
+            near = {n + step for n in (1, *_numbers(expr)) for step in (-1, 0, 1)}
+            tried = [n for _, n in sorted((abs(n - first[symbol]), n) for n in near if n > 0)]
+            values = ((n, shapes.evaluate_expr(expr, {**first, symbol: n})) for n in tried)
+            moved = next((n for n, value in values if value != known), None)
+            if moved is not None:
+                found.setdefault((symbol, moved))
+    return [{**first, symbol: size} for symbol, size in found]
+
+
+def _numbers(expr: shapes.Expr) -> set[int]:
+    """Return the sizes that an expression names."""
+    if isinstance(expr, tuple):
+        return _numbers(expr[1]) | _numbers(expr[2])
+    return {abs(expr)} if isinstance(expr, int) else set()
+
+
 def first_difference(first: Graph, second: Graph) -> str | None:
     """Return where two traces of one function part ways, or None where they are one."""
     numbers: dict[Value, int] = {}
