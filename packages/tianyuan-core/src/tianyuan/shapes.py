@@ -133,10 +133,8 @@ def _arith(operator: str, left: Any, right: Any) -> Any:
 def _simplify(operator: str, left: Expr, right: Expr) -> Expr:
     if isinstance(left, int) and isinstance(right, int):
         return _OPERATORS[operator](left, right)
-    if operator == "+" and left == 0:
-        return right
-    if operator in "+-" and right == 0:
-        return left
+    if operator in ("+", "-"):
+        return _sum([*_terms(left, 1), *_terms(right, 1 if operator == "+" else -1)])
     if operator == "*" and left == 1:
         return right
     if operator in ("*", "//") and right == 1:
@@ -145,9 +143,41 @@ def _simplify(operator: str, left: Expr, right: Expr) -> Expr:
         return _product(_factors(left) + _factors(right))
     if operator == "//":
         return _quotient(left, right)
-    if operator == "-" and left == right:
-        return 0
     return (operator, left, right)
+
+
+def _terms(expr: Expr, sign: int) -> list[tuple[Expr, int]]:
+    """Return what a sum adds up: expressions that are no sums, 1 for numbers, and how often."""
+    if isinstance(expr, int):
+        return [(1, sign * expr)]
+    if isinstance(expr, tuple):
+        operator, left, right = expr
+        if operator in ("+", "-"):
+            return _terms(left, sign) + _terms(right, sign if operator == "+" else -sign)
+        if operator == "*" and isinstance(right, int):
+            return [(left, sign * right)]
+    return [(expr, sign)]
+
+
+def _sum(terms: Iterable[tuple[Expr, int]]) -> Expr:
+    """Write a sum in one form: what is added, then what is taken away, and the number last."""
+    counts: dict[Expr, int] = {}
+    for term, count in terms:
+        counts[term] = counts.get(term, 0) + count
+    number = counts.pop(1, 0)
+    parts = sorted(((t, c) for t, c in counts.items() if c), key=lambda p: (p[1] < 0, repr(p[0])))
+    if not parts:
+        return number
+    result: Expr | None = None
+    if parts[0][1] < 0:
+        result, number = number, 0
+    for term, count in parts:
+        part = _product([term, abs(count)])
+        result = part if result is None else ("+" if count > 0 else "-", result, part)
+    assert result is not None
+    if number:
+        return ("+" if number > 0 else "-", result, abs(number))
+    return result
 
 
 def _factors(expr: Expr) -> list[Expr]:
