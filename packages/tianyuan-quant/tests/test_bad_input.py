@@ -6,6 +6,7 @@ import ast
 import copy
 import os
 import re
+from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -377,3 +378,14 @@ def test_refusals_say_what_they_got_and_expected():
     found = dict(_messages())
     assert len(found) > 60
     assert not [place for place, text in found.items() if not re.search("got .*expected ", text)]
+
+
+def test_names_that_are_misspelt_are_answered_with_close_ones():
+    net = M.Sequential(OrderedDict(stem=M.Linear(4, 3), head=M.Linear(3, 2)))
+    for call in (
+        lambda: Q.quantize_static(net, [data(2, 4)], keep=["haed"]),
+        lambda: Q.quantize_qat(net, qconfig={"haed": None}),
+        lambda: Q.quantize_dynamic(net, keep="haed"),
+    ):
+        with pytest.raises(AttrError, match=r"a name of 'haed' \(did you mean 'head'\?\)"):
+            call()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -88,7 +89,9 @@ def __getattr__(name: str) -> Any:
         except ModuleNotFoundError as error:
             if error.name != f"{__name__}.{name}":
                 raise
-            raise AttributeError(f"module 'tianyuan' has no attribute {name!r}") from None
+            raise AttributeError(
+                f"module 'tianyuan' has no attribute {name!r}", name=name, obj=sys.modules[__name__]
+            ) from None
     if name in _RENAMED:
         return import_module(_RENAMED[name], __name__)
     if name in _DEFERRED:
@@ -96,7 +99,9 @@ def __getattr__(name: str) -> Any:
     found = _plugins.namespaces().get(name)
     if found is not None:
         return import_module(found)
-    raise AttributeError(f"module 'tianyuan' has no attribute {name!r}")
+    raise AttributeError(
+        f"module 'tianyuan' has no attribute {name!r}", name=name, obj=sys.modules[__name__]
+    )
 
 
 def __dir__() -> list[str]:

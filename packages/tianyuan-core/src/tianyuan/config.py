@@ -44,7 +44,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from .errors import AttrError
+from .errors import AttrError, did_you_mean
 
 winograd: bool
 benchmark_kernel: bool
@@ -176,11 +176,11 @@ class _Config(ModuleType):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name.startswith("_") or hasattr(self, name)):
-            from difflib import get_close_matches  # here: importing it takes a millisecond
-
-            close = get_close_matches(name, (*_DEFAULTS, *_watching), 1)
-            hint = f", expected {close[0]}" if close else ""
-            raise AttrError(f"config: there is no switch {name!r}{hint}")
+            known = (*_DEFAULTS, *_watching)
+            raise AttrError(
+                f"config: there is no switch of this name, got {name!r}"
+                f"{did_you_mean(name, known)}, expected one of {', '.join(known)}"
+            )
         super().__setattr__(name, value)
 
 

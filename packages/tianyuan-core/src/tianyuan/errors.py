@@ -5,6 +5,22 @@ A message reads ``op: what is wrong, got …, expected …``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
+
+def did_you_mean(given: Any, known: Iterable[Any]) -> str:
+    """Return a question that goes behind a name which is not known, where another is close.
+
+    >>> did_you_mean("laeyr1", ["layer1", "head"]), did_you_mean("x", ["layer1"])
+    (" (did you mean 'layer1'?)", '')
+    """
+    from difflib import get_close_matches  # here: importing it takes a millisecond
+
+    names = [name for name in known if isinstance(name, str)]
+    close = get_close_matches(given, names, 1) if isinstance(given, str) else []
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
 
 class TianyuanError(Exception):
     """Base of all errors below."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
@@ -72,7 +73,9 @@ def tianyuan_report() -> Mapping[str, Any]:
 def __getattr__(name: str) -> Any:
     if name in _MODULE_OF:
         return getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
-    raise AttributeError(f"module 'tianyuan_quant' has no attribute {name!r}")
+    raise AttributeError(
+        f"module 'tianyuan_quant' has no attribute {name!r}", name=name, obj=sys.modules[__name__]
+    )
 
 
 def __dir__() -> list[str]:

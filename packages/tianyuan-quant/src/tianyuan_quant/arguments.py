@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from tianyuan import Tensor
-from tianyuan.errors import AttrError, DTypeError
+from tianyuan.errors import AttrError, DTypeError, did_you_mean
 from tianyuan.functional.arguments import real_number, whole
 
 from .params import QParams, QuantMode
@@ -50,6 +50,16 @@ def any_matches(names: Iterable[str], pattern: str) -> bool:
     True
     """
     return any(matches(name, pattern) for name in names)
+
+
+def named_or_close(lost: Iterable[str], known: Iterable[str]) -> str:
+    """Write names that are not known, each with one that is close to it.
+
+    >>> named_or_close(["haed", "x"], ["head", "stem"])
+    "'haed' (did you mean 'head'?), 'x'"
+    """
+    known = tuple(known)
+    return ", ".join(f"{name!r}{did_you_mean(name, known)}" for name in lost)
 
 
 def mode_of(owner: str, mode: Any) -> QuantMode:

@@ -16,7 +16,7 @@ from tianyuan.graph.graph import Graph
 from tianyuan.jit.model import check_target as check_name
 from tianyuan.module import Module
 
-from .arguments import any_matches
+from .arguments import any_matches, named_or_close
 
 # What a network must have to be quantised, and the way of those that have none.
 LAYERS = (
@@ -233,7 +233,7 @@ def check_kept(
     lost = [p for p in keep if not any_matches(names, p)]
     if lost:
         raise AttrError(
-            f"{op}: nothing has a name of {', '.join(map(repr, lost))}, got keep={list(keep)}, "
+            f"{op}: nothing has a name of {named_or_close(lost, names)}, got keep={list(keep)}, "
             f"expected patterns of {', '.join(sorted(set(names))[:12])}"
         )
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from tianyuan.errors import AttrError
 from tianyuan.module import Module
 
-from .arguments import any_matches, matches
+from .arguments import any_matches, matches, named_or_close
 from .fake import LSQ, PACT, TQT, FakeQuantize
 from .histogram import HistogramObserver
 from .observer import (
@@ -164,7 +164,7 @@ def check_patterns(qconfig: QConfigs, names: Iterable[str]) -> None:
     lost = [p for p in qconfig if not any_matches(("", *known), p)]
     if lost:
         raise AttrError(
-            f"qconfig: no module has a name of {', '.join(map(repr, lost))}, "
+            f"qconfig: no module has a name of {named_or_close(lost, known)}, "
             f"got patterns {list(qconfig)}, expected a pattern of one of {', '.join(known[:12])}"
             f"{' …' if len(known) > 12 else ''}"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from tianyuan.errors import AttrError
+from tianyuan.errors import AttrError, did_you_mean
 
 from .arguments import class_of
 
@@ -81,7 +81,8 @@ def named(name: str) -> type:
     if name not in _named:
         known = ", ".join(sorted(_named)) or "none"
         raise AttrError(
-            f"QConfig: nothing is registered as that, got {name!r}, expected one of: {known}"
+            f"QConfig: nothing is registered as that, got {name!r}{did_you_mean(name, _named)}, "
+            f"expected one of: {known}"
         )
     return _named[name]
 

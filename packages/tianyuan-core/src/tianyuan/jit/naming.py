@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ..errors import CallError, TraceError
+from ..errors import CallError, TraceError, did_you_mean
 
 DynamicShapes = Mapping[str, "Mapping[int, str] | Sequence[str | None]"]
 
@@ -62,7 +62,10 @@ def bind_inputs(
     given = dict(zip(names, args, strict=False))
     for name, value in kwargs.items():
         if name not in names:
-            raise CallError(f"model: unknown input, got {name!r}, expected {', '.join(names)}")
+            raise CallError(
+                f"model: unknown input, got {name!r}{did_you_mean(name, names)}, expected "
+                f"{', '.join(names)}"
+            )
         if name in given:
             raise CallError(
                 f"model: an input is given twice, got {name!r} by place and by name, expected one "

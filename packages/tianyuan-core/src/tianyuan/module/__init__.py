@@ -1,5 +1,6 @@
 """Hold the parts that networks are built from, under MegEngine's names."""
 
+import sys as _sys
 from importlib import import_module as _import_module
 from typing import Any as _Any
 
@@ -212,5 +213,9 @@ __all__ = [
 def __getattr__(name: str) -> _Any:
     found = _plugins.namespaces().get(f"module.{name}")
     if found is None:
-        raise AttributeError(f"module 'tianyuan.module' has no attribute {name!r}")
+        raise AttributeError(
+            f"module 'tianyuan.module' has no attribute {name!r}",
+            name=name,
+            obj=_sys.modules[__name__],
+        )
     return _import_module(found)

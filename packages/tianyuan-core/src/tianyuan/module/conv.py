@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -296,4 +297,6 @@ _ABOVE = (
 def __getattr__(name: str) -> Any:
     if name in _ABOVE:
         return getattr(import_module(__package__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise AttributeError(
+        f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__]
+    )

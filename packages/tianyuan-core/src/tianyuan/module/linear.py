@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -209,4 +210,6 @@ _ABOVE = ("LinearRelu",)
 def __getattr__(name: str) -> Any:
     if name in _ABOVE:
         return getattr(import_module(__package__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise AttributeError(
+        f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__]
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from .build import build
@@ -43,7 +44,9 @@ def __getattr__(name: str) -> Any:
         from . import export_model
 
         return getattr(export_model, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise AttributeError(
+        f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__]
+    )
 
 
 __all__ = ["LIMIT", "OPSET", "OnnxModule", "export", "load", "load_model", "supported"]
