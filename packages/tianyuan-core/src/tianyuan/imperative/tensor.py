@@ -186,11 +186,13 @@ class Tensor(Methods):
                 "1 element"
             )
 
-    def _number(self, op: str) -> Any:
+    def _number(self, op: str, what: str = "a Python number") -> Any:
         """Return the only element: of a quantised tensor the number that it stands for."""
-        self._concrete(op)
-        self._check_single(op)
-        return (self if self._spec.quant is None else self.astype("float32")).item()
+        data = self._concrete(op)
+        self._check_single(op, what)
+        if self._spec.quant is not None:
+            return self.astype("float32").item()
+        return np.asarray(dispatch.host_array(self, data)).item()
 
     def tolist(self) -> Any:
         """Return the elements as nested Python lists.
@@ -240,9 +242,7 @@ class Tensor(Methods):
         return self._concrete("Tensor.__dlpack_device__").__dlpack_device__()  # type: ignore[no-any-return]
 
     def __bool__(self) -> bool:
-        self._concrete("bool")
-        self._check_single("bool", "a truth value")
-        return bool(self._number("bool"))
+        return bool(self._number("bool", "a truth value"))
 
     def __int__(self) -> int:
         self._concrete("int")
