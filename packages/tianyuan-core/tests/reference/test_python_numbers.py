@@ -137,3 +137,31 @@ def test_traces_of_quantised_tensors_are_their_functions(symbolic):
     made = jit.trace(lambda x: x.astype(qint8(0.5)), symbolic=symbolic)(Tensor(numbers))
     assert made.qparams.scales == (0.5,)
     assert made.tolist() == [[3, -4], [0, 6]]
+
+
+@pytest.mark.parametrize("dtype", ["bool", "complex64", "float16", "bfloat16", "float64"])
+def test_other_kinds_than_integers_are_made_of_the_numbers(dtype):
+    numbers = [1.5, -2.0, 0.0, 3.0]
+    x = Tensor(np.float32(numbers), dtype=quint8(0.5, 10))
+    want = np.array(numbers, bool if dtype == "bool" else complex)
+    found = x.astype(dtype)
+    assert found.dtype.name == dtype
+    np.testing.assert_array_equal(found.numpy().astype(want.dtype), want)
+    assert F.non_zero(x).tolist() == [[0], [1], [3]]
+    with pytest.raises(DTypeError, match="an input is quantised"):
+        F.logical_not(x)
+    assert x.astype("int32").tolist() == [13, 6, 10, 16]
+
+
+def test_orders_of_integers_of_several_scales_are_refused():
+    from tianyuan import registry
+
+    numbers = np.float32([[3.0, 4.0], [2.0, 1.0]])
+    x = registry.get_op("quantize")(
+        Tensor(numbers), scales=(0.25, 1.0), zero_points=(0, 0), axis=1, dtype="int8"
+    )
+    for call in (lambda: F.argmax(x, 1), lambda: F.argmin(x, 1), lambda: F.argsort(x)):
+        with pytest.raises(DTypeError, match="an input is quantised"):
+            call()
+    one = Tensor(numbers, dtype=quint8(0.5, 3))
+    np.testing.assert_array_equal(F.argmax(one, 1).numpy(), numbers.argmax(1))

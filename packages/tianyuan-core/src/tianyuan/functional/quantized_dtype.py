@@ -160,7 +160,7 @@ def converted(x: Tensor, dtype: Any) -> Tensor:
     """
     if not isinstance(dtype, QuantizedDType):
         want = dtypes.as_dtype(dtype)
-        source = floating(x) if dtypes.is_float(want) else x
+        source = x if want.kind in "iu" else floating(x)
         result: Tensor = source.cast(want)
         return result
     stored: Tensor = run(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import abi, config, native, plugins, registry, shapes
-from ..dtypes import is_float
 from ..errors import AttrError, DeviceError, DTypeError, KernelError, ShapeError, TraceError
 from ..kernel import PLAIN, SAME, Call, CFunction, Context, DeviceSpec, Kernel
 from ..op import NO_ATTRS, Op, Specs, TensorSpec, intern_spec
@@ -153,16 +152,19 @@ class _Plan:
 
 
 # They order or copy elements, for which integers serve as well as the numbers they stand for.
-_OF_INTEGERS = ("argmax", "argmin", "argsort", "cast")
+_OF_INTEGERS = ("argmax", "argmin", "argsort")
 
 
 def _expect_numbers(op: Op, specs: Sequence[TensorSpec], outputs: Specs) -> None:
     """Raise DTypeError where an op would take a quantised tensor's integers for numbers."""
-    to_floats = op.name == "cast" and is_float(outputs[0].dtype)
     aware = op.family == "quantized" or any(spec.quant is not None for spec in outputs)
-    if state.of_integers or aware or (op.name in _OF_INTEGERS and not to_floats):
-        return
     spec = next(spec for spec in specs if spec.quant is not None)
+    if op.name == "cast":
+        fits = outputs[0].dtype.kind in "iu"
+    else:  # integers of several scales have another order than their numbers
+        fits = op.name in _OF_INTEGERS and spec.quant.axis < 0  # type: ignore[union-attr]
+    if state.of_integers or aware or fits:
+        return
     raise DTypeError(
         f"{op.name}: an input is quantised, got {spec.dtype.name} at scale {spec.quant.scales[0]:g}"  # type: ignore[union-attr]
         ", whose integers are no numbers yet; expected its numbers, x.astype('float32')"

@@ -77,7 +77,7 @@ def setitem(tensor: Any, key: Any, value: Any) -> Any:
 
 
 def concrete(name: str, value: Any) -> np.ndarray:
-    """Return the value that the size of a result depends on.
+    """Return the value that the size of a result depends on: numbers of a quantised tensor.
 
     Raises:
         TraceError: inside a trace, where it is not known.
@@ -85,7 +85,8 @@ def concrete(name: str, value: Any) -> np.ndarray:
     if isinstance(value, np.ndarray):
         return value
     try:
-        array: np.ndarray = value.numpy()
+        known = value if value.qparams is None else value.astype("float32")
+        array: np.ndarray = known.numpy()
     except TraceError:
         raise TraceError(
             f"{name}: the size of the result depends on data, got a traced tensor of shape "
