@@ -67,7 +67,7 @@ def test_index_shapes():
     [
         ("relu", NoAttrs(), ("n", 4)),
         ("sum", a.Reduce((1,), False), ("n",)),
-        ("pad", a.Pad((1, 0), (2, 0)), (("+", ("+", "n", 1), 2), 4)),
+        ("pad", a.Pad((1, 0), (2, 0)), (("+", "n", 3), 4)),
         ("transpose", a.Transpose((1, 0)), (4, "n")),
     ],
 )
