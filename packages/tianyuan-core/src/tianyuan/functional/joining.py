@@ -199,7 +199,8 @@ def roll(
     rolled = run("copy", inp)
     for count, where in zip(shifts, axes, strict=True):
         extent = inp.shape[where]
-        if int(extent) == 0 or int(count) % int(extent) == 0:
+        known = not isinstance(extent, shapes.Dim)  # one of a trace holds for other sizes too
+        if known and (extent == 0 or int(count) % extent == 0):
             continue
         tail = count % extent
         parts = cut(rolled, where, extent - tail, tail), cut(rolled, where, 0, extent - tail)

@@ -55,7 +55,7 @@ def unmoved(
                if isinstance(n, shapes.Dim)}  # fmt: skip
     for expr in sorted(extents, key=repr):
         known = shapes.evaluate_expr(expr, first)
-        if known != shapes.evaluate_expr(expr, second):
+        if not _is_clamped(expr) or known != shapes.evaluate_expr(expr, second):
             continue
         for symbol in sorted(shapes.symbols_of(expr)):
             near = {n + step for n in (1, *_numbers(expr)) for step in (-1, 0, 1)}
@@ -65,6 +65,12 @@ def unmoved(
             if moved is not None:
                 found.setdefault((symbol, moved))
     return [{**first, symbol: size} for symbol, size in found]
+
+
+def _is_clamped(expr: shapes.Expr) -> bool:
+    if not isinstance(expr, tuple):
+        return False
+    return expr[0] in ("min", "max") or _is_clamped(expr[1]) or _is_clamped(expr[2])
 
 
 def _numbers(expr: shapes.Expr) -> set[int]:
