@@ -31,6 +31,8 @@ SHAPES = [
     (1, 16, 40, 44, 16, (1, 1, 1, 1)),
     (2, 24, 2, 1, 20, (1, 1, 1, 1)),  # short tiles only
     (2, 36, 30, 50, 68, (1, 1, 1, 1)),  # blocks of tiles of several kinds
+    (1, 33, 12, 9, 40, (8, 9, 6, 7)),  # whole tiles beside the image
+    (1, 7, 3, 65, 144, (0, 0, 0, 0)),
 ]
 
 
