@@ -174,6 +174,23 @@ def test_workspace_is_part_of_the_plan(brings):
     assert program.arena_size == 256 + 1024
 
 
+@pytest.mark.parametrize(("size", "apart"), [(1000, True), (2 << 20, False)])
+def test_small_workspaces_of_threads_lie_behind_tensors(brings, size, apart):
+    brings(tools.paper_kernel(registry.get_op("exp"), workspace=lambda call: size))
+    b = Build()
+    x = b.sin(b.input(1 << 20))
+    total = b.sum(x, axes=(0,), keepdims=True)  # behind which the four MiB of x are free
+    graph = b.returns(b.exp(b.sin(b.exp(total))))
+    lowered = tools.lower.lower(graph, tools.DEVICE, tools.Options(level=0))
+    several = plan.plan(lowered, 2, tools.DEVICE)
+    starts = [step.workspace_offset for step in several.steps if step.workspace_size]
+    tensors = [slot.index + slot.nbytes for slot in several.slots if slot.kind == "arena"]
+    assert len(starts) == 2
+    assert (min(starts) >= max(tensors)) == apart
+    assert starts[0] == starts[1] or not apart
+    assert several.arena_size - max(tensors) <= 64 + (1000 if apart else 0)
+
+
 def test_outputs_that_nobody_reads_still_have_memory():
     b = Build()
     values, indices = b.sort(b.input(4, 4), axis=1, descending=False)

@@ -1,6 +1,6 @@
 """Show where the time of a network on several threads goes, step by step.
 
-    python native/bench/threads.py FILE [--threads 2] [--rounds 60] [--most 20]
+    python native/bench/threads.py FILE [--threads 2] [--rounds 60] [--most 20] [--precision bf16]
 
 Of each step's quickest run it prints, in microseconds: `one`, the time on one thread; `all`, on
 several; `lost`, what a perfect split of `one` would take less. What that consists of is told for
@@ -54,10 +54,10 @@ def _library() -> ctypes.CDLL:
 class Measured:
     """A model on some threads, as it is and with kernels that are recorded."""
 
-    def __init__(self, path: str, threads: int) -> None:
+    def __init__(self, path: str, threads: int, precision: str) -> None:
         self.threads = threads
         self.library = _library()
-        model = jit.load(path, threads=threads)
+        model = jit.load(path, threads=threads, precision=precision)
         self.inputs = [np.ascontiguousarray(array) for array in model.example_inputs()]
         model(*self.inputs)
         forms = model._compiled
@@ -125,8 +125,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--most", type=int, default=20)
+    parser.add_argument("--precision", default="full")
     a = parser.parse_args()
-    single, several = Measured(a.file, 1), Measured(a.file, a.threads)
+    single, several = (Measured(a.file, n, a.precision) for n in (1, a.threads))
     models = (single, several)
     plain = [1e9, 1e9]
     for _ in range(a.rounds):

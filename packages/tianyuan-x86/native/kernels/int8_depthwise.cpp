@@ -327,8 +327,8 @@ struct Image {
   bool is_signed;
 };
 
-// Bytes of images that are copied as a whole; of larger ones each thread copies bands of rows,
-// which stay in its second cache.
+// Bytes of images that one thread copies as a whole; of larger ones, and where there are several,
+// each thread copies bands of rows, which stay in its second cache.
 enum { BAND = 128 << 10 };
 
 // One output row, which starts at x, and row `line` of all outputs.
@@ -445,7 +445,7 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   d.ow = s.ow;
   const bool copies_image = image.is_signed || s.top + s.left + s.bottom + s.right > 0;
   uint8_t *copy = static_cast<uint8_t *>(scratch.take(0));
-  if (copies_image && s.n * height * row > BAND) {
+  if (copies_image && (ctx->threads > 1 || s.n * height * row > BAND)) {
     run_bands(ctx, d, image, copy);
     return 0;
   }

@@ -23,9 +23,9 @@ TY_INLINE bool any_above(vf x, vf limit) {
 
 // Quantises whole vectors of bytes. A product with the reciprocal rounds as the quotient does
 // unless it lies next to half an integer, or so far out that both are clamped; the quotient is
-// taken then.
-void quantize_vectors(const ty_ctx *ctx, uint8_t *y, const float *x, int64_t vectors, float scale,
-                      const Q8Narrow &narrow) {
+// taken then. Threads take the same parts of all planes.
+void quantize_vectors(const ty_ctx *ctx, uint8_t *y, const float *x, int64_t planes,
+                      int64_t vectors, float scale, const Q8Narrow &narrow) {
   const vf inverse = vset1(1.0f / scale), divisor = vset1(scale), most = vset1(1e6f);
   const vf limit = vset1(0.5f - 1.0f / 4096);
 #if TY_VF == 16
@@ -33,7 +33,7 @@ void quantize_vectors(const ty_ctx *ctx, uint8_t *y, const float *x, int64_t vec
 #else
   const vi order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
 #endif
-  ty_parallel(ctx, vectors, GRAIN / BYTES, [&](int64_t begin, int64_t end, int32_t) {
+  const auto part = [&](int64_t begin, int64_t end) {
     for (int64_t at = begin * BYTES; at < end * BYTES; at += BYTES) {
       vf t[4], worst = vset1(0.0f);
 #pragma GCC unroll 4
@@ -55,7 +55,19 @@ void quantize_vectors(const ty_ctx *ctx, uint8_t *y, const float *x, int64_t vec
                           _mm256_permutevar8x32_epi32(bytes, order));
 #endif
     }
+  };
+  ty_parallel(ctx, vectors, GRAIN / BYTES / planes, [&](int64_t begin, int64_t end, int32_t) {
+    for (int64_t plane = 0; plane < planes; ++plane)
+      part(plane * vectors + begin, plane * vectors + end);
   });
+}
+
+// Planes that lie one behind the other and are laid side by side later: those of a plain image of
+// few channels; else all is one.
+int64_t planes_of(const ty_tensor &x) {
+  if (x.ndim != 4 || x.shape[2] * x.shape[3] % BYTES != 0) return 1;
+  const int64_t planes = x.shape[0] * x.shape[1];
+  return planes <= 4 ? greater(planes, 1) : 1;
 }
 
 int quantize(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *attrs,
@@ -74,7 +86,8 @@ int quantize(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, con
   int64_t done = 0;
   if (factor > 1e-30f && factor < 1e30f) {
     done = size / BYTES * BYTES;
-    quantize_vectors(ctx, y, x, done / BYTES, factor, q8_narrow(form, true));
+    const int64_t planes = planes_of(inputs[0]);
+    quantize_vectors(ctx, y, x, planes, done / BYTES / planes, factor, q8_narrow(form, true));
   }
   by16(ctx, size - done, [&](int64_t at, int64_t count) {
     store(y + done + at, divided(x + done + at, count, scale), count, form);

@@ -177,10 +177,10 @@ const Height heights[2][MAX_BLOCKS][4] = {Q8_BLOCKS(false), Q8_BLOCKS(true)};
 
 // Pixels [begin, end) by all blocks of outputs from output `o`, where tiles of 7 pixels do not
 // leave a row of the image and thus can leave out what lies beyond it; false where they do not.
-bool run_at_border(const Q8Plan &p, int64_t begin, int64_t end, int64_t o) {
+bool run_at_border(const Q8Plan &p, int64_t begin, int64_t end, int64_t o, int64_t blocks) {
   enum { ROWS = 7 };
   if (!p.border.known || p.ow % ROWS + begin % ROWS + end % ROWS > 0) return false;
-  if (ceil_div(p.o - o, 16) < MAX_BLOCKS) return false;
+  if (blocks < MAX_BLOCKS) return false;
   const auto tile = p.residual.data != nullptr ? tile_at_border<ROWS, MAX_BLOCKS, true>
                                                : tile_at_border<ROWS, MAX_BLOCKS, false>;
   for (int64_t at = begin; at < end; at += ROWS) {
@@ -190,7 +190,7 @@ bool run_at_border(const Q8Plan &p, int64_t begin, int64_t end, int64_t o) {
   return true;
 }
 #else
-TY_INLINE bool run_at_border(const Q8Plan &, int64_t, int64_t, int64_t) { return false; }
+TY_INLINE bool run_at_border(const Q8Plan &, int64_t, int64_t, int64_t, int64_t) { return false; }
 
 // The scaled residual of 16 outputs, of which `count` are there.
 TY_INLINE Scaled residual_at(const Q8Plan &p, int64_t at, int64_t count) {
@@ -298,8 +298,7 @@ const Height heights[2][MAX_BLOCKS][4] = {Q8_HEIGHTS(false), Q8_HEIGHTS(true)};
 #endif
 
 // Pixels [begin, end) of all images by up to MAX_BLOCKS blocks of outputs from output `o`.
-void run_pixels(const Q8Plan &p, int64_t begin, int64_t end, int64_t o) {
-  const int64_t blocks = lesser(ceil_div(p.o - o, 16), MAX_BLOCKS);
+void run_pixels(const Q8Plan &p, int64_t begin, int64_t end, int64_t o, int64_t blocks) {
   const Height *height = heights[p.residual.data != nullptr][blocks - 1];
   // The first tiles fetch the weights of the next outputs, a panel each. Long ones arrive unasked.
   int64_t ahead = o + 16 * blocks < p.o && p.k4 <= 256 ? blocks : 0;
@@ -323,25 +322,43 @@ void run_pixels(const Q8Plan &p, int64_t begin, int64_t end, int64_t o) {
   }
 }
 
-// Chunks of whole units of pixels, and whether a thread's share of neighbouring items is outputs of
-// all pixels or pixels with all outputs.
+// Groups of up to MAX_BLOCKS blocks of outputs, chunks of whole units of pixels, and whether a
+// thread's share of neighbouring items is outputs of all pixels or pixels with all outputs.
 struct Cut {
-  int64_t chunks, unit;
+  int64_t groups, chunks, unit;
   bool by_outputs;
 };
 
-// Where weights are larger than the images, threads take outputs and read their own weights only;
-// elsewhere they take pixels, which the layers around do too.
-Cut cut_of(const ty_ctx *ctx, const Q8Plan &p, int64_t groups, int64_t chunks) {
-  const int64_t threads = ctx->threads, units = ceil_div(p.n * p.oh * p.ow, WHOLE_ROWS / 4);
+// Pixels of a thread from which on it may take pixels, and how many bytes of weights cost as much
+// as one that passes between cores.
+enum { ENOUGH = 24, DEARER = 6 };
+
+// Threads take pixels, which the layers around do too, so that each reads all weights but finds its
+// pixels in its own cache. Where weights are much larger than the images, or pixels few, they take
+// outputs, and read their own weights only. What another core wrote is fetched dearly, and so is
+// leave to write again what another core has read.
+Cut cut_of(const ty_ctx *ctx, const Q8Plan &p, int64_t chunks) {
+  const int64_t threads = ctx->threads, pixels = p.n * p.oh * p.ow, blocks = ceil_div(p.o, 16);
+  const int64_t groups = ceil_div(blocks, MAX_BLOCKS);
+  const int64_t unit = pixels < 2 * WHOLE_ROWS ? 1 : WHOLE_ROWS / 4, units = ceil_div(pixels, unit);
   const auto even = [&](int64_t wanted) {
     const int64_t found = ceil_div(chunks > wanted ? chunks : wanted, threads) * threads;
     return lesser(found, units);
   };
-  if (threads <= 1) return {chunks, WHOLE_ROWS, true};
-  if (p.o * p.k4 * 4 <= p.n * p.image || groups < threads)
-    return {even(2 * threads), WHOLE_ROWS / 4, false};
-  return {groups * chunks % threads ? even(threads) : chunks, WHOLE_ROWS / 4, true};
+  if (threads <= 1) return {groups, chunks, WHOLE_ROWS, true};
+  const int64_t weights = p.o * p.k4 * 4, inputs = p.n * p.image;
+  const bool wide = pixels >= ENOUGH * threads && weights <= DEARER * (inputs + pixels * p.o);
+  if (groups < threads || weights <= inputs || wide)
+    return {groups, even(unit > 1 ? 2 * threads : threads), unit, false};
+  const int64_t more = round_up(groups, threads);
+  if (more <= blocks) return {more, chunks, unit, true};
+  return {groups, groups * chunks % threads ? even(threads) : chunks, unit, true};
+}
+
+// The first block of outputs of a group.
+TY_INLINE int64_t block_of(const Cut &cut, int64_t blocks, int64_t group) {
+  const bool whole = cut.groups == ceil_div(blocks, MAX_BLOCKS);
+  return whole ? lesser(group * MAX_BLOCKS, blocks) : group * blocks / cut.groups;
 }
 
 }  // namespace
@@ -357,21 +374,23 @@ void q8_run(const ty_ctx *ctx, const Q8Plan &given) {
   p.narrow = q8_narrow(p.store, fits && p.w_zero == nullptr && p.floats == nullptr);
   // A piece's rows should stay in the first caches while the weights of its outputs pass by.
   const int64_t bytes = p.k4 * 4 * static_cast<int64_t>(sizeof(Operand));
-  const int64_t outputs = 16 * MAX_BLOCKS, groups = ceil_div(p.o, outputs);
   int64_t chunk = 96 * 1024 / (bytes + 1) / WHOLE_ROWS * WHOLE_ROWS;
   chunk = chunk < WHOLE_ROWS ? static_cast<int64_t>(WHOLE_ROWS)
                              : lesser(chunk, 384 / WHOLE_ROWS * WHOLE_ROWS);
-  const Cut cut = cut_of(ctx, p, groups, ceil_div(pixels, chunk));
-  const int64_t items = groups * cut.chunks, units = ceil_div(pixels, cut.unit);
-  const int64_t work = ceil_div(pixels, cut.chunks) * outputs * p.k4 * 4;
+  const Cut cut = cut_of(ctx, p, ceil_div(pixels, chunk));
+  const int64_t items = cut.groups * cut.chunks, units = ceil_div(pixels, cut.unit);
+  const int64_t blocks = ceil_div(p.o, 16);
+  const int64_t work = ceil_div(pixels, cut.chunks) * MAX_BLOCKS * 64 * p.k4;
   const int64_t grain = even_grain(ctx, items, 1 + 400000 / (work + 1));
   ty_parallel(ctx, items, grain, [&](int64_t begin, int64_t end, int32_t) {
     for (int64_t item = begin; item < end; ++item) {
-      const int64_t group = cut.by_outputs ? item / cut.chunks : item % groups;
-      const int64_t at = cut.by_outputs ? item % cut.chunks : item / groups;
+      const int64_t group = cut.by_outputs ? item / cut.chunks : item % cut.groups;
+      const int64_t at = cut.by_outputs ? item % cut.chunks : item / cut.groups;
+      const int64_t block = block_of(cut, blocks, group);
+      const int64_t some = block_of(cut, blocks, group + 1) - block;
       const int64_t from = at * units / cut.chunks * cut.unit;
       const int64_t to = lesser((at + 1) * units / cut.chunks * cut.unit, pixels);
-      if (!run_at_border(p, from, to, group * outputs)) run_pixels(p, from, to, group * outputs);
+      if (!run_at_border(p, from, to, block * 16, some)) run_pixels(p, from, to, block * 16, some);
     }
   });
 }

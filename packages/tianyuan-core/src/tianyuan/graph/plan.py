@@ -14,6 +14,8 @@ from .graph import Graph, Node, Value
 from .program import ALIAS, ARENA, CONSTANT, INPUT, OUTPUT, STATE, Program, Slot, Step
 from .selection import call_of, is_alias
 
+_CACHED = 512 << 10  # bytes of a workspace that a thread's second-level cache keeps
+
 
 def plan(graph: Graph, threads: int = 1, device: str = "cpu") -> Program:
     """Lay out a lowered graph in memory.
@@ -233,11 +235,23 @@ class _Planner:
         return found
 
     def _pack(self, workspaces: dict[Node, _Buffer]) -> tuple[dict[_Buffer, int], int, int]:
+        """Place tensors and workspaces.
+
+        Small workspaces of several threads have memory of their own: where one lay on tensors, each
+        thread would write what another core had read or written before.
+        """
+        most = self.threads * _CACHED if self.threads > 1 else 0
+        apart = [b for b in workspaces.values() if b.size <= most]
         held = [buffer for buffer in self.buffers if buffer.kind == ARENA]
-        held += workspaces.values()
-        intervals = [arena.Interval(b.size, b.start, b.end) for b in held]
-        offsets, size = arena.place(intervals)
-        return dict(zip(held, offsets, strict=True)), size, arena.lower_bound(intervals)
+        held += [b for b in workspaces.values() if b.size > most]
+        intervals = [arena.Interval(b.size, b.start, b.end) for b in (*held, *apart)]
+        offsets, size = arena.place(intervals[: len(held)])
+        if apart:
+            size = arena.aligned(size)
+            offsets += [size] * len(apart)
+            size += max(b.size for b in apart)
+        offset_of = dict(zip((*held, *apart), offsets, strict=True))
+        return offset_of, size, arena.lower_bound(intervals)
 
 
 def _may_fail(node: Node) -> bool:

@@ -19,7 +19,7 @@ _RATE = {"avx2": 1.0e11, "vnni": 3.0e11}  # operations per second and thread ins
 _DEPTHWISE_RATE = {"avx2": 2.0e10, "vnni": 8.0e10}
 _VALUES, _PACKED = 1.2e10, 1.0e9  # bytes per second: read and written, packed
 OPERAND = {"avx2": 2, "vnni": 1, "amx": 1}  # bytes of a term of the first operand
-_BAND = 128 << 10  # bytes of images that a depthwise convolution copies as a whole
+_BAND = 128 << 10  # bytes of images that a depthwise convolution on one thread copies as a whole
 _GATHERED = 512 << 10  # bytes of terms that are gathered at once (q8_gathered of int8_conv.hpp)
 
 
@@ -138,8 +138,8 @@ def _depthwise_workspace(call: Call) -> int:
     g = geo.geometry(call)
     fours, room = q8.depthwise_fours(call.inputs[1].shape), geo.round_up(g.c, 64)
     copied = _copy_bytes("vnni", call, by_channel=True)
-    if copied > _BAND:
-        copied = max(_band_bytes(call), _BAND + 64)
+    if copied > _BAND or (copied and call.threads > 1):
+        copied = max(_band_bytes(call), min(copied, _BAND + 64))
     size = 2 * q8.table_bytes(room) + copied
     if q8.nonzero_weight_points(call):  # a weight is a sum of bytes
         fours *= 3 if min(call.attrs.w_zero_points) == -128 else 2
