@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from importlib import import_module
 
 import pytest
@@ -67,3 +69,9 @@ def test_modules_of_an_aliased_package_are_loaded_once() -> None:
     assert QATModule is module.QATModule
     with pytest.raises(ModuleNotFoundError, match="tianyuan.quantization.nothing"):
         import_module("tianyuan.quantization.nothing")
+
+
+def test_a_misspelt_name_is_answered_with_the_one_that_was_meant() -> None:
+    code = "import tianyuan; tianyuan.quantization.quantise_static"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "Did you mean: 'quantize_static'?" in done.stderr

@@ -262,6 +262,11 @@ class LayoutGroup:
     Attributes:
         names: of all layouts of the group.
         of: gives the layouts themselves.
+
+    >>> def described():
+    ...     return [Layout("columns", 2, lambda shape: shape[::-1], np.transpose, np.reshape)]
+    >>> [layout.name for layout in LayoutGroup(("columns",), described).of()]
+    ['columns']
     """
 
     names: tuple[str, ...]
