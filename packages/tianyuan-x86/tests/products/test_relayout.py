@@ -107,6 +107,16 @@ def test_weights_of_integers_are_packed_as_their_layout_says(
     assert "repacks" in (kernel.supports(other) or "")
 
 
+@pytest.mark.parametrize("kernel", integer_packers(), ids=str)
+def test_empty_weights_of_integers_are_packed_and_unpacked(kernel: Kernel) -> None:
+    layout = registry.get_layout(kernel.layouts.outputs[0])
+    for shape in ((0, 1, 3, 3), (5, 0, 3, 3)) if layout.ndim == 4 else ((0, 4), (4, 0), (0, 0)):
+        packed = layout.pack(np.zeros(shape, np.int8))
+        assert packed.shape == layout.extents(shape)
+        assert not packed.any()
+        assert layout.unpack(packed, shape).shape == shape
+
+
 def test_every_layout_of_ungrouped_integers_has_a_native_packer() -> None:
     found = {kernel.layouts.outputs[0] for kernel in integer_packers()}
     assert found in (

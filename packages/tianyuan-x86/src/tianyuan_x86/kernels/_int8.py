@@ -220,16 +220,18 @@ def _pack_depthwise(array: np.ndarray) -> np.ndarray:
     padded[:g, :, :, :h] = array.transpose(0, 1, 3, 2)
     # Channel 16 l + 4 q + i lies in lane 4 l + i of vector q, where unpacking bytes puts it.
     packed = np.empty(_depthwise_extents(array.shape), array.dtype)
-    split = padded.reshape(-1, 4, 4, 4, packed.shape[1] - 1, 4)
-    packed[:, :-1] = split.transpose(0, 4, 2, 1, 3, 5).reshape(packed.shape[0], -1, 4, 16, 4)
+    blocks, fours = packed.shape[0], packed.shape[1] - 1
+    split = padded.reshape(blocks, 4, 4, 4, fours, 4).transpose(0, 4, 2, 1, 3, 5)
+    packed[:, :-1] = split.reshape(blocks, fours, 4, 16, 4)
     _write_sums(packed)
     return packed
 
 
 def _unpack_depthwise(array: np.ndarray, shape: Shape) -> np.ndarray:
     g, i, h, w = shape
-    split = array[:, :-1].reshape(array.shape[0], -1, 4, 4, 4, 4).transpose(0, 3, 2, 4, 1, 5)
-    columns = split.reshape(array.shape[0] * 64, i, w, -1)[:g, :, :, :h]
+    blocks, fours = array.shape[0], array.shape[1] - 1
+    split = array[:, :-1].reshape(blocks, fours, 4, 4, 4, 4).transpose(0, 3, 2, 4, 1, 5)
+    columns = split.reshape(blocks * 64, i, w, round_up(h, 4))[:g, :, :, :h]
     return np.ascontiguousarray(columns.transpose(0, 1, 3, 2))
 
 
