@@ -7,6 +7,7 @@
 #include <new>
 #include <vector>
 
+#include "checksum.hpp"
 #include "detect.hpp"
 #include "tianyuan/runtime/executor.hpp"
 #include "tianyuan/runtime/thread_pool.hpp"
@@ -116,7 +117,7 @@ int64_t executor_arenas(void *executor) {
 const Api api = {TY_ABI_VERSION,  sizeof(Api),      features,     tier,
                  kernels,         own_pool,         pool,         adopt_pool,
                  executor_create, executor_destroy, executor_run, executor_step,
-                 executor_arenas};
+                 executor_arenas, crc32};
 
 }  // namespace
 }  // namespace tianyuan_x86

@@ -1,6 +1,7 @@
 // What libtianyuan_x86.so exports: one function that returns one table of functions.
 #pragma once
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "tianyuan/abi.h"
@@ -37,6 +38,8 @@ struct Api {
                                              int64_t error_size);
   StepNames (*executor_step)(void *executor, int64_t step);
   int64_t (*executor_arenas)(void *executor);
+  // CRC-32 of bytes; only where the CPU has TY_X86_PCLMUL.
+  uint32_t (*crc32)(const void *data, size_t size);
 };
 
 }  // namespace tianyuan_x86

@@ -68,7 +68,7 @@ uint32_t os_features(uint32_t leaf1_ecx, bool has_tiles) {
 
 uint32_t detect() {
   const Registers leaf1 = cpuid(1, 0), leaf7 = cpuid(7, 0), leaf71 = cpuid(7, 1);
-  uint32_t found = bit(leaf1.ecx, 12, TY_X86_FMA) | bit(leaf1.ecx, 29, TY_X86_F16C) |
+  uint32_t found = bit(leaf1.ecx, 1, TY_X86_PCLMUL) | bit(leaf1.ecx, 12, TY_X86_FMA) | bit(leaf1.ecx, 29, TY_X86_F16C) |
                    bit(leaf7.ebx, 5, TY_X86_AVX2) | bit(leaf7.ebx, 8, TY_X86_BMI2) |
                    bit(leaf7.ebx, 16, TY_X86_AVX512F) | bit(leaf7.ebx, 17, TY_X86_AVX512DQ) |
                    bit(leaf7.ebx, 30, TY_X86_AVX512BW) | bit(leaf7.ebx, 31, TY_X86_AVX512VL) |

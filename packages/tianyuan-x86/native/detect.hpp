@@ -21,6 +21,7 @@ enum ty_x86_feature : uint32_t {
   TY_X86_OS_YMM = 1u << 14,
   TY_X86_OS_ZMM = 1u << 15,
   TY_X86_OS_TILE = 1u << 16,  // XCR0 has the tile state, the kernel permits it to this process
+  TY_X86_PCLMUL = 1u << 17,
 };
 
 namespace tianyuan_x86 {

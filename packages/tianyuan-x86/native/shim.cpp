@@ -34,6 +34,7 @@ py::dict feature_dict() {
       {"os_ymm", TY_X86_OS_YMM},
       {"os_zmm", TY_X86_OS_ZMM},
       {"os_tile", TY_X86_OS_TILE},
+      {"pclmulqdq", TY_X86_PCLMUL},
   };
   const uint32_t found = tianyuan_x86_api()->features();
   py::dict result;
@@ -56,6 +57,18 @@ void adopt_pool(const py::capsule &capsule) {
   if (pool == nullptr) throw py::error_already_set();
   capsule.inc_ref();  // the library keeps the pointer for the life of the process
   tianyuan_x86_api()->adopt_pool(pool);
+}
+
+uint32_t crc32(const py::buffer &data) {
+  Py_buffer view;
+  if (PyObject_GetBuffer(data.ptr(), &view, PyBUF_SIMPLE) != 0) throw py::error_already_set();
+  uint32_t found;
+  {
+    py::gil_scoped_release others;
+    found = tianyuan_x86_api()->crc32(view.buf, static_cast<size_t>(view.len));
+  }
+  PyBuffer_Release(&view);
+  return found;
 }
 
 // One for the process: core's tensors are one class, and its lock guards every call.
@@ -124,6 +137,7 @@ PYBIND11_MODULE(_native, module) {
       [] { return capsule_of(tianyuan_x86_api()->own_pool(), TY_THREAD_POOL_CAPSULE); },
       "Return the capsule of the library's own thread pool.");
   module.def("adopt_thread_pool", &adopt_pool, "Run loops on another plugin's pool from now on.");
+  module.def("crc32", &crc32, "Return the CRC-32 of bytes; only on CPUs with pclmulqdq.");
   define_program(module);
   if (PyModule_AddFunctions(module.ptr(), eager_methods) != 0) throw py::error_already_set();
 }

@@ -64,6 +64,7 @@ class Engine(Protocol):
 
 
 engine: Engine | None = None
+crc32: Callable[[Any], int] | None = None  # of bytes, where a native plugin is quicker than zlib
 _install: Callable[[Engine], None] | None = None
 
 _lock = Lock()
@@ -219,6 +220,14 @@ def set_invoker(function: Invoker) -> None:
     with _lock:
         if invoker is invoke_by_ctypes:
             invoker = function
+
+
+def set_crc32(function: Callable[[Any], int]) -> None:
+    """Install a faster CRC-32, with zlib's results; the first native plugin's stays."""
+    global crc32
+    with _lock:
+        if crc32 is None:
+            crc32 = function
 
 
 def set_engine_installer(install: Callable[[Engine], None]) -> None:

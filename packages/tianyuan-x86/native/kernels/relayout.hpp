@@ -17,7 +17,10 @@ struct WeightForm {
   int64_t o, c, kernel, o_step, c_step;
 };
 
-// Writes [block of o][block of c][kernel][VF c][VF o], zeros behind the last channels.
+// Writes [kernel][VF c][VF o] of the channels from (o0, c0), zeros behind the last ones.
+void pack_block(float *to, const float *from, const WeightForm &form, int64_t o0, int64_t c0);
+
+// Writes [block of o][block of c] of such blocks.
 void pack_weight(const ty_ctx *ctx, float *to, const float *from, const WeightForm &form);
 
 }  // namespace TY_ISA

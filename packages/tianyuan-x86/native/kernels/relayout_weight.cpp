@@ -53,6 +53,13 @@ void pack_lanes(float *to, const float *from, const WeightForm &form, int64_t o0
 
 }  // namespace
 
+void pack_block(float *to, const float *from, const WeightForm &form, int64_t o0, int64_t c0) {
+  if (form.c_step == form.kernel)
+    pack_rows(to, from, form, o0, c0);
+  else
+    pack_lanes(to, from, form, o0, c0);
+}
+
 void pack_weight(const ty_ctx *ctx, float *to, const float *from, const WeightForm &form) {
   const int64_t o_blocks = blocks_of(form.o), c_blocks = blocks_of(form.c);
   const int64_t size = form.kernel * VF * VF;
@@ -60,10 +67,7 @@ void pack_weight(const ty_ctx *ctx, float *to, const float *from, const WeightFo
               [&](int64_t begin, int64_t end, int32_t) {
                 for (int64_t at = begin; at < end; ++at) {
                   const int64_t o0 = at / c_blocks * VF, c0 = at % c_blocks * VF;
-                  if (form.c_step == form.kernel)
-                    pack_rows(to + at * size, from, form, o0, c0);
-                  else
-                    pack_lanes(to + at * size, from, form, o0, c0);
+                  pack_block(to + at * size, from, form, o0, c0);
                 }
               });
 }

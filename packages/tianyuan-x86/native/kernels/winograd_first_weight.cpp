@@ -1,5 +1,4 @@
-// relayout of plain 7 x 7 weights to the transformed layout of winograd_first.cpp, for weights that
-// change from run to run.
+// relayout of plain 7 x 7 weights to the transformed layout of winograd_first.cpp.
 #include "relayout.hpp"
 #include "winograd_strided.hpp"
 
@@ -10,24 +9,27 @@ enum { TAPS = STRIDED_TAPS, SAMPLES = STRIDED_SAMPLES };
 
 // One channel of VF outputs: 49 vectors to 169, whose rows of frequencies lie `row` floats apart.
 void transform_channel(const float *from, float *to, int64_t row) {
-  vf half[SAMPLES][TAPS];
+  static constexpr KernelMatrix<SAMPLES, TAPS> g = strided_kernel();
+  for (int64_t lane = 0; lane < VF; lane += Double::LANES) {
+    Double::vector half[SAMPLES][TAPS];
 #pragma GCC unroll 1
-  for (int j = 0; j < TAPS; ++j) {
-    vf g[TAPS], u[SAMPLES];
+    for (int j = 0; j < TAPS; ++j) {
+      Double::vector taps[TAPS], u[SAMPLES];
 #pragma GCC unroll 7
-    for (int i = 0; i < TAPS; ++i) g[i] = vload(from + (i * TAPS + j) * VF * VF);
-    strided_kernel(g, u);
+      for (int i = 0; i < TAPS; ++i) taps[i] = Double::load(from + (i * TAPS + j) * VF * VF + lane);
+      transform_kernel<Double>(g, taps, u);
 #pragma GCC unroll 13
-    for (int i = 0; i < SAMPLES; ++i) half[i][j] = u[i];
-  }
+      for (int i = 0; i < SAMPLES; ++i) half[i][j] = u[i];
+    }
 #pragma GCC unroll 1
-  for (int i = 0; i < SAMPLES; ++i) {
-    const bool odd = i >= STRIDED_POINTS;
-    float *out = to + (odd ? 2 * (i - STRIDED_POINTS) + 1 : 2 * i) * row;
-    vf u[SAMPLES];
-    strided_kernel(half[i], u);
+    for (int i = 0; i < SAMPLES; ++i) {
+      const bool odd = i >= STRIDED_POINTS;
+      float *out = to + (odd ? 2 * (i - STRIDED_POINTS) + 1 : 2 * i) * row + lane;
+      Double::vector u[SAMPLES];
+      transform_kernel<Double>(g, half[i], u);
 #pragma GCC unroll 13
-    for (int j = 0; j < SAMPLES; ++j) vstore(out + j * VF, u[j]);
+      for (int j = 0; j < SAMPLES; ++j) Double::store(out + j * VF, u[j]);
+    }
   }
 }
 

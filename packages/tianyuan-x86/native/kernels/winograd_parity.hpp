@@ -20,12 +20,6 @@ TY_INLINE void transform_pair(const vf *m, vf (&y)[2]) {
   y[1] = vadd(m[1], m[2]);
 }
 
-TY_INLINE void transform_taps(const vf (&g)[2], vf (&u)[3]) {
-  u[0] = vsub(vzero(), g[0]);
-  u[1] = vadd(g[0], g[1]);
-  u[2] = g[1];
-}
-
 // F(4, 2) at two pairs of points and infinity. They are short in binary, and near 1, so that little
 // is cancelled.
 constexpr float EVEN_POINTS[2] = {0.5f, 1.25f};
@@ -56,16 +50,27 @@ TY_INLINE void transform_pair(const vf *m, vf (&y)[4]) {
   }
 }
 
-// Rows [1, p] / N(p) with N(p) the product of p's distances from the other points.
-TY_INLINE void transform_taps(const vf (&g)[2], vf (&u)[5]) {
-  TY_UNROLLED for (int i = 0; i < 2; ++i) {
-    const double p = EVEN_POINTS[i], q = EVEN_POINTS[1 - i];
-    const vf first = vmul(vset1(static_cast<float>(1.0 / (2.0 * p * (p * p - q * q)))), g[0]);
-    const vf second = vset1(static_cast<float>(1.0 / (2.0 * (p * p - q * q))));
-    u[2 * i] = vfma(second, g[1], first);
-    u[2 * i + 1] = vfms(second, g[1], first);
+// Rows of G are [1, 0, p] / N(p) with N(p) the product of p's distances from the other points, and
+// the taps at infinity and between.
+template <int M>
+constexpr KernelMatrix<M + 2, 3> parity_kernel();
+
+template <>
+constexpr KernelMatrix<4, 3> parity_kernel<2>() {
+  return {{{-1.0, 0.0, 0.0}, {1.0, 0.0, 1.0}, {0.0, 0.0, 1.0}, {0.0, 1.0, 0.0}}};
+}
+
+template <>
+constexpr KernelMatrix<6, 3> parity_kernel<4>() {
+  KernelMatrix<6, 3> g = {};
+  for (int i = 0; i < 2; ++i) {
+    const double p = EVEN_POINTS[i], q = EVEN_POINTS[1 - i], n = 2.0 * p * (p * p - q * q);
+    g.row[2 * i][0] = 1.0 / n;
+    g.row[2 * i + 1][0] = -1.0 / n;
+    g.row[2 * i][2] = g.row[2 * i + 1][2] = p / n;
   }
-  u[4] = g[1];
+  g.row[4][2] = g.row[5][1] = 1.0;
+  return g;
 }
 
 // Three taps of stride 2 along an axis, in the terms of UnitStride. Odd samples come last and are
@@ -89,13 +94,7 @@ struct StrideTwo {
     transform_pair(m, even);
     TY_UNROLLED for (int i = 0; i < M; ++i) y[i] = vadd(even[i], m[M + 1 + i]);
   }
-  TY_INLINE void kernel(const vf *g, vf *u) {
-    const vf taps[2] = {g[0], g[2]};
-    vf even[M + 1];
-    transform_taps(taps, even);
-    TY_UNROLLED for (int i = 0; i <= M; ++i) u[i] = even[i];
-    u[M + 1] = g[1];
-  }
+  static constexpr KernelMatrix<WEIGHTS, 3> kernel() { return parity_kernel<M>(); }
 };
 
 }  // namespace

@@ -4,7 +4,7 @@
 // pairs of points +-p, the first at infinity too. Products at a common point have a common sum.
 #pragma once
 
-#include "simd.hpp"
+#include "winograd_kernel.hpp"
 
 namespace TY_ISA {
 namespace {
@@ -77,27 +77,22 @@ TY_INLINE void strided_output(const vf *m, vf *y) {
   }
 }
 
-// u = G g over seven taps: even ones at all points, then odd ones at the finite ones. Rows are
-// powers of p over the product of p's distances from the other finite points, 2 p (p^2 - a^2) (p^2
-// - b^2).
-TY_INLINE void strided_kernel(const vf *g, vf *u) {
-#pragma GCC unroll 3
-  for (int i = 0; i < 3; ++i) {
-    const StridedPoints s = strided_point(i);
-    const float square = s.p * s.p;
-    const float n = 2.0f * s.p * (square * (square - s.square_sum) + s.square_product);
-    const vf whole = vset1(1.0f / n), once = vset1(s.p / n);
-    const vf twice = vset1(square / n), thrice = vset1(square * s.p / n);
-    const vf even = vfma(twice, g[4], vmul(whole, g[0]));
-    const vf odd = vfma(thrice, g[6], vmul(once, g[2]));
-    u[2 * i] = vadd(odd, even);
-    u[2 * i + 1] = vsub(odd, even);
-    const vf even_of_odd = vfma(twice, g[5], vmul(whole, g[1]));
-    const vf odd_of_odd = vmul(once, g[3]);
-    u[STRIDED_POINTS + 2 * i] = vadd(odd_of_odd, even_of_odd);
-    u[STRIDED_POINTS + 2 * i + 1] = vsub(odd_of_odd, even_of_odd);
+// G of seven taps: even ones at all points, then odd ones at the finite ones. Rows are powers of p
+// over the product of p's distances from the other finite points, 2 p (p^2 - a^2) (p^2 - b^2).
+constexpr KernelMatrix<STRIDED_SAMPLES, STRIDED_TAPS> strided_kernel() {
+  KernelMatrix<STRIDED_SAMPLES, STRIDED_TAPS> g = {};
+  for (int i = 0; i < STRIDED_FINITE; ++i) {
+    const double whole = STRIDED_PAIRS[i / 2], p = i % 2 ? -whole : whole;
+    double power = 1.0 / (2.0 * p);
+    for (int j = 0; j < 3; ++j)
+      if (j != i / 2) power /= p * p - STRIDED_PAIRS[j] * STRIDED_PAIRS[j];
+    for (int k = 0; k < STRIDED_TAPS; k += 2, power *= p) {
+      g.row[i][k] = power;
+      if (k + 1 < STRIDED_TAPS) g.row[STRIDED_POINTS + i][k + 1] = power;
+    }
   }
-  u[STRIDED_FINITE] = g[STRIDED_TAPS - 1];
+  g.row[STRIDED_FINITE][STRIDED_TAPS - 1] = 1.0;
+  return g;
 }
 
 static_assert(STRIDED_PAIRS[0] == 1.0, "strided_output leaves the powers of the first pair out");

@@ -3,7 +3,7 @@
 // matrices follow from the points alone, so one template serves every M.
 #pragma once
 
-#include "simd.hpp"
+#include "winograd_kernel.hpp"
 
 // Loops whose indices are constants once unrolled. Sanitised code of that length would take many
 // minutes to compile.
@@ -126,45 +126,27 @@ TY_INLINE void transform_output(const vf *m, vf *y) {
   }
 }
 
-// The rows of G, [1, p, p^2] / N(p) with N(p) the product of p's distances from the other finite
+// Rows of G are [1, p, p^2] / N(p) with N(p) the product of p's distances from the other finite
 // points, which is the same for p and -p.
 template <int M>
-struct KernelRows {
-  float zero;
-  float pair[Points<M>::PAIRS][3];
-};
-
-template <int M>
-constexpr KernelRows<M> kernel_rows() {
-  KernelRows<M> rows = {};
+constexpr KernelMatrix<M + 2, 3> unit_kernel() {
+  KernelMatrix<M + 2, 3> g = {};
   double at_zero = 1.0;
   for (int i = 0; i < Points<M>::PAIRS; ++i) {
     const double p = Points<M>::p[i];
     double n = 2.0 * p * p;
     for (int j = 0; j < Points<M>::PAIRS; ++j)
       if (j != i) n *= p * p - Points<M>::p[j] * Points<M>::p[j];
-    rows.pair[i][0] = static_cast<float>(1.0 / n);
-    rows.pair[i][1] = static_cast<float>(p / n);
-    rows.pair[i][2] = static_cast<float>(p * p / n);
+    for (int k = 0; k < 3; ++k) {
+      const double power = k == 0 ? 1.0 : k == 1 ? p : p * p;
+      g.row[1 + 2 * i][k] = power / n;
+      g.row[2 + 2 * i][k] = (k == 1 ? -power : power) / n;
+    }
     at_zero *= -p * p;
   }
-  rows.zero = static_cast<float>(1.0 / at_zero);
-  return rows;
-}
-
-// u = G g over three vectors.
-template <int M>
-TY_INLINE void transform_kernel(const vf *g, vf *u) {
-  constexpr KernelRows<M> rows = kernel_rows<M>();
-  u[0] = vmul(vset1(rows.zero), g[0]);
-  TY_UNROLLED for (int i = 0; i < Points<M>::PAIRS; ++i) {
-    const float *r = rows.pair[i];
-    const vf even = vfma(vset1(r[0]), g[0], vmul(vset1(r[2]), g[2]));
-    const vf odd = vmul(vset1(r[1]), g[1]);
-    u[1 + 2 * i] = vadd(even, odd);
-    u[2 + 2 * i] = vsub(even, odd);
-  }
-  u[M + 1] = g[2];
+  g.row[0][0] = 1.0 / at_zero;
+  g.row[M + 1][2] = 1.0;
+  return g;
 }
 
 // F(M, 3) along an axis: OUTPUTS from SIZE samples, the next tile STEP samples further, by products
@@ -178,7 +160,7 @@ struct UnitStride {
   static constexpr int weight(int position) { return position; }
   TY_INLINE void input(const vf *d, vf *v) { transform_input<M>(d, v); }
   TY_INLINE void output(const vf *m, vf *y) { transform_output<M>(m, y); }
-  TY_INLINE void kernel(const vf *g, vf *u) { transform_kernel<M>(g, u); }
+  static constexpr KernelMatrix<WEIGHTS, 3> kernel() { return unit_kernel<M>(); }
 };
 
 }  // namespace

@@ -42,7 +42,7 @@ def load() -> Native:
     """Return the native library, loading it at the first call.
 
     The first load offers the library's thread pool to core, adopts the one that another plugin
-    published before, and installs the eager call and the eager engine as core's.
+    published before, and installs the eager call, the eager engine and checksums as core's.
 
     Raises:
         ImportError: where the extension module is missing or cannot be loaded.
@@ -64,6 +64,8 @@ def _load() -> Native:
     core.set_engine(module)
     functions = core.functions_of_table(module.kernel_table())
     features = module.features()
+    if features["pclmulqdq"]:
+        core.set_crc32(module.crc32)
     tiers = tuple(Tier(name, functions, features) for name in module.tiers())
     refused = {tier.name: why for tier in tiers if (why := fault(tier)) is not None}
     for name, why in refused.items():

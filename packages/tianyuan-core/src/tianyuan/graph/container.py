@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from .. import native
 from ..dtypes import as_dtype
 from ..errors import DTypeError, ModelFormatError
 from ..records import record
@@ -131,7 +132,8 @@ class Container:
     def _check(self, name: str, entry: Entry) -> None:
         if name in self._verified:
             return
-        found = zlib.crc32(memoryview(self._buffer)[entry.start : entry.stop])
+        checksum = native.crc32 or zlib.crc32
+        found = checksum(memoryview(self._buffer)[entry.start : entry.stop])
         if found != entry.crc32:
             _fail(
                 self.path,

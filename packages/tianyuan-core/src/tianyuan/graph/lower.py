@@ -136,11 +136,11 @@ def settle(graph: Graph) -> None:
 
 
 def _pack(constant: Constant, layout: str, labelling: Labelling, slab: Slab) -> np.ndarray:
-    """Pack by the native kernel that repacks values, unless a layout's own ``pack`` rounds less."""
+    """Pack by a native kernel that errs no more than the layout's own ``pack``, or by that."""
     spec, found = constant.spec, registry.get_layout(layout)
     options, device = labelling.options, labelling.device
-    kernel = selection.relayout_kernel(spec, PLAIN, layout, device, options)
-    if kernel is None or not kernel.is_native or not found.exact:
+    kernel = selection.relayout_kernel(spec, PLAIN, layout, device, options, constant=True)
+    if kernel is None or not kernel.is_native:
         if found.write is None:
             return slab.place(found.pack(constant.array))
         made = slab.empty(layouts.extents(spec.shape, layout), spec.dtype)

@@ -313,14 +313,21 @@ def relayout_call(spec: TensorSpec, source: str, target: str, threads: int) -> C
 
 
 def relayout_kernel(
-    spec: TensorSpec, source: str, target: str, device: str, options: Options
+    spec: TensorSpec,
+    source: str,
+    target: str,
+    device: str,
+    options: Options,
+    constant: bool = False,
 ) -> Kernel | None:
     """Return the cheapest kernel that repacks a value, or None where there is none.
 
     The op's reference knows logical values only, so it cannot serve. A kernel that declares layouts
-    serves no others, and is not even asked.
+    serves no others, and is not even asked. A constant is packed once and read by every run, so
+    that kernels with a tolerance do not serve it.
     """
-    return next(iter(_serving(spec, source, target, device, options)), None)
+    served = _serving(spec, source, target, device, options)
+    return next((k for k in served if not constant or k.tolerance is None), None)
 
 
 def _serving(

@@ -268,7 +268,8 @@ _START = 1.5e-6  # seconds to enter a kernel and cut its tiles
 _RATE = {8: 9.0e10, 16: 1.08e11}  # operations per second and thread inside a register tile
 _WEIGHTS = 2.0e10  # bytes per second at which a transformed weight streams in beside products
 _HIDDEN = 0.15  # of the shorter of the two does not hide behind the longer
-_PACK = 1.2e10  # bytes per second at which a transformed weight is made
+# How weights are transformed: bytes per second that are made, and what rounding on the way costs.
+_PACKING = (("", 1.2e10, 3e-7), ("_in_double", 7.5e9, None))
 
 
 def _refusal(variant: Variant, call: Call) -> str | None:
@@ -340,8 +341,8 @@ def _kernels_of(variant: Variant, tier: Tier) -> list[Kernel]:
     return found
 
 
-def _repacking(form: Form, tier: Tier) -> Kernel:
-    """Return the kernel that transforms a weight which is no constant."""
+def _repacking(form: Form, tier: Tier) -> list[Kernel]:
+    """Return the kernels that transform a weight, in float32 where it is no constant."""
     name, variant = form.name, form.variant
 
     def supports(call: Call) -> str | None:
@@ -350,23 +351,26 @@ def _repacking(form: Form, tier: Tier) -> Kernel:
         shape = call.inputs[0].shape
         return None if shape[2:] == (_KERNEL, _KERNEL) else f"transforms 3 x 3 kernels, got {shape}"
 
-    def padded(call: Call) -> int:
+    def cost(rate: float, call: Call) -> float:
         o, i = (geo.round_up(int(n), tier.lanes) for n in call.inputs[0].shape[:2])
-        return 4 * o * i
+        return _START + 4 * variant.edge**2 * o * i / rate
 
-    return tier.kernel(
-        "relayout_f32",
-        f"pack_wino_{variant.name}{'_gradient' if form.gradient else ''}",
-        "relayout",
-        dtypes=("float32",),
-        layouts=Layouts((PLAIN,), (name,)),
-        supports=supports,
-        cost=lambda call: _START + variant.edge**2 * padded(call) / _PACK,
-        workspace=lambda call: _KERNEL**2 * padded(call),
-    )
+    return [
+        tier.kernel(
+            "relayout_f32",
+            f"pack_wino_{variant.name}{'_gradient' if form.gradient else ''}{suffix}",
+            "relayout",
+            dtypes=("float32",),
+            layouts=Layouts((PLAIN,), (name,)),
+            supports=supports,
+            cost=partial(cost, rate),
+            tolerance=tolerance,
+        )
+        for suffix, rate, tolerance in _PACKING
+    ]
 
 
 def kernels(tier: Tier) -> list[Kernel]:
     """Return the Winograd convolutions of a tier, and what transforms their weights."""
     found = [kernel for variant in VARIANTS for kernel in _kernels_of(variant, tier)]
-    return found + [_repacking(form, tier) for form in _forms(tier.lanes)]
+    return found + [k for form in _forms(tier.lanes) for k in _repacking(form, tier)]
