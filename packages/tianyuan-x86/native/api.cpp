@@ -114,10 +114,20 @@ int64_t executor_arenas(void *executor) {
   return static_cast<int64_t>(static_cast<Executor *>(executor)->arenas());
 }
 
-const Api api = {TY_ABI_VERSION,  sizeof(Api),      features,     tier,
-                 kernels,         own_pool,         pool,         adopt_pool,
-                 executor_create, executor_destroy, executor_run, executor_step,
-                 executor_arenas, crc32};
+const Api api = {TY_ABI_VERSION,
+                 sizeof(Api),
+                 features,
+                 tier,
+                 kernels,
+                 own_pool,
+                 pool,
+                 adopt_pool,
+                 executor_create,
+                 executor_destroy,
+                 executor_run,
+                 executor_step,
+                 executor_arenas,
+                 crc32};
 
 }  // namespace
 }  // namespace tianyuan_x86

@@ -1,6 +1,6 @@
 // CRC-32 at the speed of memory: what lies far ahead of the end is folded into what lies nearer, as
-// a polynomial over GF(2) times x^n is the same modulo P as one times x^n mod P. After Gopal et al.,
-// Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction, Intel, 2009.
+// a polynomial over GF(2) times x^n is the same modulo P as one times x^n mod P. After Gopal et
+// al., Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction, Intel, 2009.
 #include "checksum.hpp"
 
 #if defined(__x86_64__)
@@ -64,8 +64,8 @@ TY_FOLDING inline __m128i ahead() {
 }
 
 TY_FOLDING inline __m128i fold(__m128i a, __m128i by, __m128i onto) {
-  const __m128i both = _mm_xor_si128(_mm_clmulepi64_si128(a, by, 0x00),
-                                     _mm_clmulepi64_si128(a, by, 0x11));
+  const __m128i both =
+      _mm_xor_si128(_mm_clmulepi64_si128(a, by, 0x00), _mm_clmulepi64_si128(a, by, 0x11));
   return _mm_xor_si128(both, onto);
 }
 

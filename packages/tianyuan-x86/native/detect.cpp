@@ -68,13 +68,14 @@ uint32_t os_features(uint32_t leaf1_ecx, bool has_tiles) {
 
 uint32_t detect() {
   const Registers leaf1 = cpuid(1, 0), leaf7 = cpuid(7, 0), leaf71 = cpuid(7, 1);
-  uint32_t found = bit(leaf1.ecx, 1, TY_X86_PCLMUL) | bit(leaf1.ecx, 12, TY_X86_FMA) | bit(leaf1.ecx, 29, TY_X86_F16C) |
-                   bit(leaf7.ebx, 5, TY_X86_AVX2) | bit(leaf7.ebx, 8, TY_X86_BMI2) |
-                   bit(leaf7.ebx, 16, TY_X86_AVX512F) | bit(leaf7.ebx, 17, TY_X86_AVX512DQ) |
-                   bit(leaf7.ebx, 30, TY_X86_AVX512BW) | bit(leaf7.ebx, 31, TY_X86_AVX512VL) |
-                   bit(leaf7.ecx, 11, TY_X86_AVX512_VNNI) | bit(leaf7.edx, 22, TY_X86_AMX_BF16) |
-                   bit(leaf7.edx, 24, TY_X86_AMX_TILE) | bit(leaf7.edx, 25, TY_X86_AMX_INT8) |
-                   bit(leaf71.eax, 4, TY_X86_AVX_VNNI) | bit(leaf71.eax, 5, TY_X86_AVX512_BF16);
+  uint32_t found = bit(leaf1.ecx, 1, TY_X86_PCLMUL) | bit(leaf1.ecx, 12, TY_X86_FMA) |
+                   bit(leaf1.ecx, 29, TY_X86_F16C) | bit(leaf7.ebx, 5, TY_X86_AVX2) |
+                   bit(leaf7.ebx, 8, TY_X86_BMI2) | bit(leaf7.ebx, 16, TY_X86_AVX512F) |
+                   bit(leaf7.ebx, 17, TY_X86_AVX512DQ) | bit(leaf7.ebx, 30, TY_X86_AVX512BW) |
+                   bit(leaf7.ebx, 31, TY_X86_AVX512VL) | bit(leaf7.ecx, 11, TY_X86_AVX512_VNNI) |
+                   bit(leaf7.edx, 22, TY_X86_AMX_BF16) | bit(leaf7.edx, 24, TY_X86_AMX_TILE) |
+                   bit(leaf7.edx, 25, TY_X86_AMX_INT8) | bit(leaf71.eax, 4, TY_X86_AVX_VNNI) |
+                   bit(leaf71.eax, 5, TY_X86_AVX512_BF16);
   return found | os_features(leaf1.ecx, (found & TY_X86_AMX_TILE) != 0);
 }
 

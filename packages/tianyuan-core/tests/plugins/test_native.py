@@ -203,3 +203,11 @@ def test_first_invoker_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     native.set_invoker(one)
     native.set_invoker(other)
     assert native.invoker is one
+
+
+def test_first_checksum_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "crc32", None)
+    one, other = (lambda data: 1), (lambda data: 2)
+    native.set_crc32(one)
+    native.set_crc32(other)
+    assert native.crc32 is one

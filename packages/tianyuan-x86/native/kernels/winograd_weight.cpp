@@ -14,8 +14,8 @@ void transform_channel(const float *from, int64_t from_step, float *to, int64_t 
     typename In::vector half[N][3];
     TY_UNROLLED for (int j = 0; j < 3; ++j) {
       typename In::vector taps[3], u[N];
-      TY_UNROLLED for (int i = 0; i < 3; ++i)
-        taps[i] = In::load(from + (i * 3 + j) * from_step + lane);
+      TY_UNROLLED for (int i = 0; i < 3; ++i) taps[i] =
+          In::load(from + (i * 3 + j) * from_step + lane);
       transform_kernel<In>(g, taps, u);
       TY_UNROLLED for (int i = 0; i < N; ++i) half[i][j] = u[i];
     }
@@ -68,15 +68,15 @@ int pack_gradient(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs
 }  // namespace TY_ISA
 
 // Each transform in float and in double.
-#define TY_TRANSFORM(run, axis, name)                        \
+#define TY_TRANSFORM(run, axis, name)                                \
   TY_KERNEL((run<axis, Single>), "relayout_f32", "pack_wino_" name), \
       TY_KERNEL((run<axis, Double>), "relayout_f32", "pack_wino_" name "_in_double")
 
 TY_EXPORT_KERNELS(winograd_weight, TY_TRANSFORM(pack_forward, UnitStride<2>, "f23"),
-TY_TRANSFORM(pack_forward, UnitStride<4>, "f43"),
-TY_TRANSFORM(pack_forward, UnitStride<6>, "f63"),
-TY_TRANSFORM(pack_gradient, UnitStride<2>, "f23_gradient"),
-TY_TRANSFORM(pack_gradient, UnitStride<4>, "f43_gradient"),
-TY_TRANSFORM(pack_gradient, UnitStride<6>, "f63_gradient"),
-TY_TRANSFORM(pack_forward, StrideTwo<2>, "f22s2"),
-TY_TRANSFORM(pack_forward, StrideTwo<4>, "f42s2"))
+                  TY_TRANSFORM(pack_forward, UnitStride<4>, "f43"),
+                  TY_TRANSFORM(pack_forward, UnitStride<6>, "f63"),
+                  TY_TRANSFORM(pack_gradient, UnitStride<2>, "f23_gradient"),
+                  TY_TRANSFORM(pack_gradient, UnitStride<4>, "f43_gradient"),
+                  TY_TRANSFORM(pack_gradient, UnitStride<6>, "f63_gradient"),
+                  TY_TRANSFORM(pack_forward, StrideTwo<2>, "f22s2"),
+                  TY_TRANSFORM(pack_forward, StrideTwo<4>, "f42s2"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,15 @@ import pytest
 import tianyuan as ty
 from tianyuan import config, jit, native, registry
 from tianyuan import functional as F
+from tianyuan.graph import lower, selection
+from tianyuan.graph.graph import Constant
+from tianyuan.graph.options import Options
+from tianyuan.graph.slab import Slab
 from tianyuan.kernel import Kernel
+from tianyuan.op import TensorSpec
 from tianyuan.ops.conv import Conv2d, Conv2dBackwardData, Conv2dFused
+from tianyuan_x86 import native as x86
+from tianyuan_x86.kernels import winograd
 
 ONE = (1, 1, 1, 1)
 # batch, channels, height, width, outputs, padding (top, left, bottom, right)
@@ -203,6 +211,37 @@ def test_transformed_weights_are_those_of_the_paper(lanes: int, channels: int) -
         np.testing.assert_allclose(found, (g @ w[o, c] @ g.T).ravel(), rtol=1e-6, atol=1e-7)
     assert not packed[-1, :, :, :, 19 % lanes :].any()
     assert not packed[:, :, -1, channels % lanes :].any()
+
+
+@pytest.mark.parametrize("variant", winograd.VARIANTS, ids=lambda variant: variant.name)
+@pytest.mark.parametrize("lanes", [8, 16])
+def test_weights_that_stay_are_rounded_once(lanes: int, variant: winograd.Variant) -> None:
+    w = _numbers(np.random.default_rng(0), 19, 37, 3, 3)
+    layout = winograd.Form(variant, lanes).name
+    slab, options = Slab(()), Options(threads=2)
+    labelling = SimpleNamespace(options=options, device="cpu")
+    packed = lower.packed(Constant(w, "w"), layout, labelling, slab).array
+    g = variant.kernel_transform()
+    want = (g @ w.astype(np.float64) @ g.T).reshape(19, 37, -1)
+    blocks = packed.transpose(0, 4, 2, 3, 1).reshape(-1, packed.shape[2] * lanes, len(g) ** 2)
+    assert not blocks[19:].any()
+    assert not blocks[:, 37:].any()
+    errors = np.abs(blocks[:19, :37] - want)
+    assert (errors <= 0.501 * np.spacing(np.abs(want).astype(np.float32)) + 1e-12).all()
+
+
+def test_weights_that_change_are_transformed_by_the_cheapest() -> None:
+    spec = TensorSpec((64, 64, 3, 3), np.dtype("float32"))
+    for lanes in {tier.lanes for tier in x86.load().tiers}:
+        layout = f"wino_f43_{lanes}i{lanes}o"
+        stays, changes = (
+            selection.relayout_kernel(spec, "plain", layout, "cpu", Options(), constant)
+            for constant in (True, False)
+        )
+        assert stays is not None
+        assert changes is not None
+        assert (stays.tolerance, stays.is_native) == (None, True)
+        assert changes.tolerance == 3e-7
 
 
 @pytest.mark.parametrize("lanes", [8, 16])

@@ -44,7 +44,7 @@ OPS = {
     "int8_relayout": "relayout",
     "int8_winograd": "conv2d_quantized",
     "layouts": "relayout",
-    "matmul": "matmul matmul_fused matmul_sgd_update",
+    "matmul": "matmul matmul_fused matmul_sgd_update relayout",
     "movement": (
         "reshape transpose broadcast_to concat pad slice slice_backward slice_set pad_backward"
     ),

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from tianyuan.kernel import PLAIN, Call, Kernel, Layout, Layouts
+from tianyuan.kernel import PLAIN, Call, Kernel, Layout, Layouts, bytes_cost
 from tianyuan.shapes import Shape
 
 from .._tier import LANES, Tier
 from ._product import extents
+from .layouts import serves
 
 # Extents of the blocks that matmul_impl.cpp packs, in k, rows and columns.
 _BLOCK_K, _BLOCK_M_TILES, _BLOCK_N, _BY_ROWS, _LINE = 512, 12, 1024, 1024 * 128, 16
@@ -154,10 +155,29 @@ def _update(tier: Tier) -> Kernel:
     )
 
 
+def _packing_cost(call: Call) -> float:
+    return 5e-7 + bytes_cost(call, 8e9)
+
+
+def _packing(tier: Tier, transposed: bool) -> Kernel:
+    """Describe what brings right operands into panels: constants, as others gain nothing by it."""
+    panels = panel_layout(tier.lanes, transposed)
+    return tier.kernel(
+        "relayout_f32",
+        "pack_nk" if transposed else "pack_kn",
+        "relayout",
+        dtypes=("float32",),
+        layouts=Layouts((PLAIN,), (panels,)),
+        supports=serves(PLAIN, panels),
+        cost=_packing_cost,
+    )
+
+
 def kernels(tier: Tier) -> list[Kernel]:
-    """Return the matrix products of a tier; those of packed operands serve constants."""
+    """Return the matrix products of a tier, and what packs their right operands."""
     return [
         *_describe(tier, "matmul_f32", "matmul"),
         *_describe(tier, "matmul_fused_f32", "matmul_fused"),
         _update(tier),
+        *(_packing(tier, transposed) for transposed in (False, True)),
     ]
