@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import tianyuan as ty
 from tianyuan import config, jit, native, registry
 from tianyuan import functional as F
 from tianyuan.graph import lower, selection
-from tianyuan.graph.graph import Constant
+from tianyuan.graph.graph import Constant, Graph
 from tianyuan.graph.options import Options
 from tianyuan.graph.slab import Slab
 from tianyuan.kernel import Kernel
@@ -218,9 +217,8 @@ def test_transformed_weights_are_those_of_the_paper(lanes: int, channels: int) -
 def test_weights_that_stay_are_rounded_once(lanes: int, variant: winograd.Variant) -> None:
     w = _numbers(np.random.default_rng(0), 19, 37, 3, 3)
     layout = winograd.Form(variant, lanes).name
-    slab, options = Slab(()), Options(threads=2)
-    labelling = SimpleNamespace(options=options, device="cpu")
-    packed = lower.packed(Constant(w, "w"), layout, labelling, slab).array
+    labelling = selection.Labelling(Graph(), {}, "cpu", Options(threads=2))
+    packed = lower.packed(Constant(w, "w"), layout, labelling, Slab(())).array
     g = variant.kernel_transform()
     want = (g @ w.astype(np.float64) @ g.T).reshape(19, 37, -1)
     blocks = packed.transpose(0, 4, 2, 3, 1).reshape(-1, packed.shape[2] * lanes, len(g) ** 2)
