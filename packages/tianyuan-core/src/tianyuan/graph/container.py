@@ -132,8 +132,7 @@ class Container:
     def _check(self, name: str, entry: Entry) -> None:
         if name in self._verified:
             return
-        checksum = native.crc32 or zlib.crc32
-        found = checksum(memoryview(self._buffer)[entry.start : entry.stop])
+        found = (native.crc32 or zlib.crc32)(memoryview(self._buffer)[entry.start : entry.stop])
         if found != entry.crc32:
             _fail(
                 self.path,
