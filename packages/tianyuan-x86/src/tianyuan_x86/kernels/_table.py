@@ -101,7 +101,7 @@ LAYOUTS = {
 REPACKED = {
     "bf16_relayout": "nchw16c nchw16c_bf16",
     "int8_relayout": "nhwc16 oihw16o4i goihw64g4i owhi16o4i kn16n4k nk16n4k",
-    **{name: LAYOUTS[name] for name in ("layouts", "winograd", "winograd_first")},
+    **{name: LAYOUTS[name] for name in ("layouts", "matmul", "winograd", "winograd_first")},
 }
 
 _BLOCKED_TIERS = (*LANES, *BF16_TIERS)
