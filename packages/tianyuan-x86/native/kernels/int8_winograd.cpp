@@ -4,8 +4,8 @@
 // Transformed images and weights fit 16 bits. Their products are summed modulo 2^32, and a sum is
 // known from that where it lies within 2^25 of a centre that the weights give. A weight is packed
 // as its direct panels; sums of magnitudes, [block of 16 outputs][16]; and transformed panels,
-// [block] [36 frequencies][pair of channels][16 outputs][2]. Where magnitudes sum to too much, the
-// direct panels are multiplied.
+// [block] [36 frequencies][1 + pair of channels][16 outputs][2]. Where magnitudes sum to too much,
+// the direct panels are multiplied.
 #include "int8_winograd.hpp"
 
 namespace TY_ISA {
@@ -18,10 +18,20 @@ enum { ROW_SUMS = 6 * 16, TILE_SUMS = 6 * WINO_OUT * 16 };
 enum { MANY_CHANNELS = 256 };
 
 #if TY_VF == 16
-enum { MAX_ROWS = 7, MAX_BLOCKS = 4 };
+enum { MAX_ROWS = 7, MAX_BLOCKS = 4, HALVED_ROWS = 12 };
 #else
-enum { MAX_ROWS = 6, MAX_BLOCKS = 1 };
+enum { MAX_ROWS = 6, MAX_BLOCKS = 1, HALVED_ROWS = 6 };
 #endif
+
+// Whether half of the multiplications are saved. Two additions of 16-bit integers beside each pay
+// where multiplications keep only half of the vector units busy.
+bool halving_pays() {
+#if TY_VF == 16
+  return __builtin_cpu_is("amd") != 0;
+#else
+  return false;
+#endif
+}
 
 // Tiles of a shape: those of all images follow each other.
 struct Kind {
@@ -37,6 +47,7 @@ struct Wino {
   const int8_t *u;
   int64_t channels, c_room, pairs, o_blocks, tiles, block, blocks, group;
   Kind kinds[4];            // short in x; whole; short in y; short in both
+  bool halved;              // whether half of the multiplications are saved
   int64_t v_row, v_step;    // int16 values between tiles and between frequencies
   int64_t panel;            // bytes between blocks of outputs
   const int32_t *bias;      // by output, with what the middle of the range adds
@@ -70,7 +81,7 @@ void plan_tiles(Wino *w, int64_t threads) {
   w->c_room = round_up(s.c, WINO_LANES);
   w->pairs = ceil_div(s.c, 4) * 2;
   w->o_blocks = ceil_div(s.o, 16);
-  w->panel = WINO_FREQUENCIES * w->pairs * 64;
+  w->panel = WINO_FREQUENCIES * (w->pairs + 1) * 64;
   plan_kinds(w);
   const int64_t bytes = WINO_FREQUENCIES * w->c_room * 2 + MAX_BLOCKS * TILE_SUMS * 4;
   int64_t fit = L2_BYTES / bytes;
@@ -81,9 +92,21 @@ void plan_tiles(Wino *w, int64_t threads) {
   w->blocks = ceil_div(w->tiles, w->block);
   // Sums of few tiles stay in the first cache; many weights should pass it seldom.
   w->group = MAX_BLOCKS > 1 && s.c < MANY_CHANNELS ? GROUP / 2 : GROUP;
+  w->halved = halving_pays();
+  if (w->halved && s.c < MANY_CHANNELS)
+    w->group = ceil_div(w->block, ceil_div(w->block, HALVED_ROWS));
   w->v_row = w->c_room;
   // An odd number of cache lines, so that the frequencies of a tile lie in different sets.
   w->v_step = (ceil_div(w->block * w->v_row * 2, 64) | 1) * 32;
+}
+
+// Sums behind the transformed tiles, [frequency][tile].
+TY_INLINE int32_t *squares_of(const Wino &w, const int16_t *v) {
+  return static_cast<int32_t *>(
+      const_cast<void *>(static_cast<const void *>(v + WINO_FREQUENCIES * w.v_step)));
+}
+TY_INLINE int64_t squares_bytes(const Wino &w) {
+  return round_up(WINO_FREQUENCIES * w.block * 4, 64);
 }
 
 // Where a tile lies: its image, and its first row and column of outputs.
@@ -122,16 +145,20 @@ void transform_tiles(const Wino &w, const Kind &kind, int64_t begin, int64_t end
     const Place place = place_of(kind, begin);
     const int64_t here = kind.x + kind.columns - place.x / WINO_OUT;
     const int64_t count = lesser(here, end - begin);
-    WinoRows rows = {{}, {}, s.w, w.line};
+    WinoRows rows = {{}, {}, s.w, w.channels, true, w.line};
     for (int64_t i = 0; i < 6; ++i) {
       const int64_t y = place.y + i - s.top;
       const bool inside = y >= 0 && y < s.h;
       rows.start[i] = inside ? w.x + (place.image * s.h + y) * s.w * w.channels : w.line;
       rows.step[i] = inside ? w.channels : 0;
+      if (i < wino_values<HEIGHT>) rows.inside = rows.inside && inside;
     }
-    for (int64_t c = 0; c < w.channels; c += WINO_LANES)
-      wino_input<SIGNED, HEIGHT, WIDTH>(rows, place.x - s.left, count, c, wino_mask(w.channels - c),
-                                        v + c, w.v_row, w.v_step);
+    for (int64_t c = 0; c < w.channels; c += WINO_LANES) {
+      const int64_t x = place.x - s.left, left = w.channels - c;
+      const auto input = left < WINO_LANES ? wino_input<SIGNED, false, HEIGHT, WIDTH>
+                                           : wino_input<SIGNED, true, HEIGHT, WIDTH>;
+      input(rows, x, count, c, wino_mask(left), v + c, w.v_row, w.v_step);
+    }
     begin += count;
     v += count * w.v_row;
   }
@@ -146,14 +173,6 @@ typedef void (*Transform)(const Wino &, const Kind &, int64_t, int64_t, int16_t 
        transform_tiles<is_signed, WINO_SHORT, WINO_SHORT>}, \
   }
 const Transform transforms[2][2][2] = {WINO_TRANSFORMS(false), WINO_TRANSFORMS(true)};
-
-// Transforms the tiles [begin, end) of those from tile `first` on.
-void transform(const Wino &w, int64_t first, int64_t begin, int64_t end, int16_t *v) {
-  by_kind(w, first + begin, first + end, [&](const Kind &kind, int64_t from, int64_t to) {
-    transforms[w.is_signed][kind.height][kind.width](w, kind, from, to,
-                                                     v + (from - first) * w.v_row);
-  });
-}
 
 TY_INLINE int32_t pair_at(const int16_t *from) {
   int32_t found;
@@ -197,6 +216,88 @@ void products(const int16_t *v, int64_t v_row, const int8_t *u, int64_t panel, i
       vi_store(m + (r * NR + n / Q8_PARTS) * ROW_SUMS + n % Q8_PARTS * TY_VF, sums[r][n]);
 }
 
+#if TY_VF == 16
+// Products of one frequency by half of the multiplications: pairs a and b of an image's channels
+// and pairs p and q of their weights add (a + q)(b + p) = ap + bq + ab + pq, of which the last two
+// depend on a tile or on an output only (`squares`, and the row before the weights). The sums fit
+// 16 bits: frequencies of images are at most 12800, those of weights 6272. MR tiles, two blocks.
+template <int MR>
+void halved_products(const int16_t *v, int64_t v_row, const int8_t *u, int64_t panel, int64_t pairs,
+                     int64_t ahead, int64_t fetched, const int32_t *squares, int32_t *m,
+                     int64_t m_row) {
+  enum { NR = 2 };
+  vi sums[MR][NR];
+#pragma GCC unroll 2
+  for (int n = 0; n < NR; ++n) {
+    const vi weights =
+        vi_sub(vi_set1(0),
+               vi_load(static_cast<const int32_t *>(static_cast<const void *>(u + n * panel))));
+#pragma GCC unroll 12
+    for (int r = 0; r < MR; ++r) sums[r][n] = vi_sub(weights, vi_set1(squares[r]));
+  }
+  const int8_t *next = u + ahead;
+  u += 64;
+  for (int64_t k = 0; k < pairs; k += 2, u += 128, next += 2 * fetched) {
+    vi p[NR], q[NR];
+#pragma GCC unroll 2
+    for (int n = 0; n < NR; ++n) {
+      p[n] = vi_load(static_cast<const int32_t *>(static_cast<const void *>(u + n * panel)));
+      q[n] = vi_load(static_cast<const int32_t *>(static_cast<const void *>(u + n * panel + 64)));
+      _mm_prefetch(reinterpret_cast<const char *>(next + n * panel), _MM_HINT_T1);
+      _mm_prefetch(reinterpret_cast<const char *>(next + n * panel + fetched), _MM_HINT_T1);
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < MR; ++r) {
+      const vi a = vi_set1(pair_at(v + r * v_row + 2 * k));
+      const vi b = vi_set1(pair_at(v + r * v_row + 2 * k + 2));
+#pragma GCC unroll 2
+      for (int n = 0; n < NR; ++n)
+        sums[r][n] = w16_dot(sums[r][n], w16_add(a, q[n]), w16_add(b, p[n]));
+    }
+  }
+#pragma GCC unroll 12
+  for (int r = 0; r < MR; ++r)
+#pragma GCC unroll 2
+    for (int n = 0; n < NR; ++n) vi_store(m + r * m_row + n * ROW_SUMS, sums[r][n]);
+}
+
+typedef void (*Halved)(const int16_t *, int64_t, const int8_t *, int64_t, int64_t, int64_t, int64_t,
+                       const int32_t *, int32_t *, int64_t);
+const Halved halved_by_rows[HALVED_ROWS] = {
+    halved_products<1>, halved_products<2>,  halved_products<3>,  halved_products<4>,
+    halved_products<5>, halved_products<6>,  halved_products<7>,  halved_products<8>,
+    halved_products<9>, halved_products<10>, halved_products<11>, halved_products<12>};
+
+// Sums of the products of the pairs of a tile's channels with those next to them, for each
+// frequency of the tiles [begin, end).
+void square_tiles(const Wino &w, const int16_t *v, int64_t begin, int64_t end, int32_t *to) {
+  for (int f = 0; f < WINO_FREQUENCIES; ++f)
+    for (int64_t tile = begin; tile < end; tile += 4) {
+      vi sums[4];
+#pragma GCC unroll 4
+      for (int r = 0; r < 4; ++r) {
+        const int16_t *from = v + f * w.v_step + lesser(tile + r, end - 1) * w.v_row;
+        sums[r] = vi_set1(0);
+        for (int64_t c = 0; c < 2 * w.pairs; c += WINO_LANES) {
+          const vi pairs = _mm512_maskz_loadu_epi16(wino_mask(2 * w.pairs - c), from + c);
+          sums[r] = w16_dot(sums[r], pairs, _mm512_srli_epi64(pairs, 32));
+        }
+      }
+      const vi low =
+          vi_add(_mm512_unpacklo_epi32(sums[0], sums[1]), _mm512_unpackhi_epi32(sums[0], sums[1]));
+      const vi high =
+          vi_add(_mm512_unpacklo_epi32(sums[2], sums[3]), _mm512_unpackhi_epi32(sums[2], sums[3]));
+      const vi four = vi_add(_mm512_unpacklo_epi64(low, high), _mm512_unpackhi_epi64(low, high));
+      const __m256i two =
+          _mm256_add_epi32(_mm512_castsi512_si256(four), _mm512_extracti64x4_epi64(four, 1));
+      const __m128i found =
+          _mm_add_epi32(_mm256_castsi256_si128(two), _mm256_extracti128_si256(two, 1));
+      const __mmask8 there = static_cast<__mmask8>((1u << lesser(end - tile, 4)) - 1);
+      _mm_mask_storeu_epi32(to + f * w.block + tile, there, found);
+    }
+}
+#endif
+
 typedef void (*Products)(const int16_t *, int64_t, const int8_t *, int64_t, int64_t, int64_t,
                          int64_t, int32_t *);
 #if TY_VF == 16
@@ -211,6 +312,17 @@ const Products by_rows[3][MAX_ROWS] = {
 const Products by_rows[1][MAX_ROWS] = {{products<1, 1>, products<2, 1>, products<3, 1>,
                                         products<4, 1>, products<5, 1>, products<6, 1>}};
 #endif
+
+// Transforms the tiles [begin, end) of those from tile `first` on.
+void transform(const Wino &w, int64_t first, int64_t begin, int64_t end, int16_t *v) {
+  by_kind(w, first + begin, first + end, [&](const Kind &kind, int64_t from, int64_t to) {
+    transforms[w.is_signed][kind.height][kind.width](w, kind, from, to,
+                                                     v + (from - first) * w.v_row);
+  });
+#if TY_VF == 16
+  if (w.halved) square_tiles(w, v, begin, end, squares_of(w, v));
+#endif
+}
 
 // How many blocks of outputs are multiplied at once from block `from`.
 TY_INLINE int64_t blocks_at(const Wino &w, int64_t from) {
@@ -239,7 +351,7 @@ void columns_back(const int32_t *from, int64_t count, int32_t *to) {
 void multiply(const Wino &w, const int16_t *v, int64_t first, int64_t tiles, int64_t o_block,
               int64_t blocks, int32_t *row, int32_t *m) {
   const int8_t *u = w.u + o_block * w.panel;
-  const int64_t size = w.pairs * 64;
+  const int64_t size = (w.pairs + 1) * 64;
   for (int i = 0; i < 6; ++i)
     for (int64_t group = 0; group < tiles; group += w.group) {
       const int64_t begin = first + group, end = first + lesser(group + w.group, tiles);
@@ -248,14 +360,28 @@ void multiply(const Wino &w, const int16_t *v, int64_t first, int64_t tiles, int
         const int64_t from = range.begin > begin ? range.begin : begin;
         const int64_t count = lesser(range.end, end) - from, f = i * 6 + j;
         if (count <= 0) continue;
-        const int64_t strips = ceil_div(count, MAX_ROWS), rows = ceil_div(count, strips);
+        const bool halves = w.halved && blocks > 1;
+        const int64_t most = halves ? HALVED_ROWS : MAX_ROWS;
+        const int64_t strips = ceil_div(count, most), rows = ceil_div(count, strips);
         // What comes next is fetched while a frequency is multiplied for the first time.
         const int64_t ahead = f < 35 ? size : blocks * w.panel - 35 * size;
-        for (int64_t at = 0; at < count; at += rows)
-          by_rows[blocks / 2][lesser(rows, count - at) - 1](
-              v + f * w.v_step + (from - first + at) * w.v_row, w.v_row, u + f * size, w.panel,
-              w.pairs, group == 0 ? ahead + at / rows * size / strips : 0,
-              group == 0 ? 64 / strips : 64, row + ((from - begin + at) * blocks * 6 + j) * 16);
+        for (int64_t at = 0; at < count; at += rows) {
+          const int64_t tile = from - first + at, many = lesser(rows, count - at);
+          const int16_t *operands = v + f * w.v_step + tile * w.v_row;
+          const int8_t *weights = u + f * size;
+          const int64_t behind = group == 0 ? ahead + at / rows * size / strips : 0;
+          const int64_t fetched = group == 0 ? 64 / strips : 64;
+          int32_t *to = row + ((from - begin + at) * blocks * 6 + j) * 16;
+#if TY_VF == 16
+          for (int64_t n = 0; halves && n < blocks; n += 2)
+            halved_by_rows[many - 1](operands, w.v_row, weights + n * w.panel, w.panel, w.pairs,
+                                     behind, fetched, squares_of(w, v) + f * w.block + tile,
+                                     to + n * ROW_SUMS, blocks * ROW_SUMS);
+#endif
+          if (!halves)
+            by_rows[blocks / 2][many - 1](operands, w.v_row, weights + 64, w.panel, w.pairs, behind,
+                                          fetched, to);
+        }
       }
       const Range range = range_of(w, i, 0);
       by_kind(w, begin, lesser(range.end, end), [&](const Kind &kind, int64_t from, int64_t to) {
@@ -501,7 +627,7 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
                        q8_largest(columns.multiplier, s.o) < 0.25f && w.residual.multiplier < 1e6f);
   w.y = static_cast<uint8_t *>(outputs[0].data);
   w.y_pixel = q8_channels(s.o);
-  const int64_t v_bytes = WINO_FREQUENCIES * w.v_step * 2;
+  const int64_t v_bytes = WINO_FREQUENCIES * w.v_step * 2 + squares_bytes(w);
   const int64_t m_bytes = (w.block * TILE_SUMS + GROUP * ROW_SUMS) * 4 * MAX_BLOCKS;
   run_blocks(ctx, w, static_cast<char *>(scratch.take(0)), v_bytes, m_bytes);
   return 0;

@@ -25,9 +25,10 @@ typedef __mmask32 WinoMask;
 TY_INLINE WinoMask wino_mask(int64_t channels) {
   return channels < WINO_LANES ? (WinoMask{1} << channels) - 1 : ~WinoMask{0};
 }
-template <bool SIGNED>
+template <bool SIGNED, bool ALL>
 TY_INLINE w16 w16_load(const uint8_t *from, WinoMask mask) {
-  const __m256i bytes = _mm256_maskz_loadu_epi8(mask, from);
+  const __m256i bytes = ALL ? _mm256_loadu_si256(reinterpret_cast<const __m256i *>(from))
+                            : _mm256_maskz_loadu_epi8(mask, from);
   return SIGNED ? _mm512_cvtepi8_epi16(bytes) : _mm512_cvtepu8_epi16(bytes);
 }
 // Adds the products of pairs, which may wrap around.
@@ -51,7 +52,7 @@ TY_INLINE void w16_store(int16_t *to, w16 x) {
 // Channels come in whole vectors.
 struct WinoMask {};
 TY_INLINE WinoMask wino_mask(int64_t) { return {}; }
-template <bool SIGNED>
+template <bool SIGNED, bool ALL>
 TY_INLINE w16 w16_load(const uint8_t *from, WinoMask) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(from));
   return SIGNED ? _mm256_cvtepi8_epi16(bytes) : _mm256_cvtepu8_epi16(bytes);
@@ -99,38 +100,61 @@ constexpr int wino_outputs = LENGTH == WINO_WHOLE ? 4 : 2;
 struct WinoRows {
   const uint8_t *start[6];
   int64_t step[6];
-  int64_t width;
+  int64_t width, pixel;
+  bool inside;          // whether all rows lie in the image, `pixel` bytes between their pixels
   const uint8_t *line;  // what pixels left and right of the image are
 };
 
 // Transforms column x of the rows.
-template <bool SIGNED, WinoLength HEIGHT>
+template <bool SIGNED, bool ALL, WinoLength HEIGHT>
 TY_INLINE void wino_column(const WinoRows &rows, int64_t x, int64_t c, WinoMask mask,
                            w16 (&to)[6]) {
   const bool inside = x >= 0 && x < rows.width;
   w16 d[6];
 #pragma GCC unroll 6
   for (int i = 0; i < wino_values<HEIGHT>; ++i)
-    d[i] = w16_load<SIGNED>((inside ? rows.start[i] + x * rows.step[i] : rows.line) + c, mask);
+    d[i] = w16_load<SIGNED, ALL>((inside ? rows.start[i] + x * rows.step[i] : rows.line) + c, mask);
   wino_forward<HEIGHT>(d, to);
 }
 
-// Transforms `count` tiles next to each other from column x on, for up to WINO_LANES channels; the
-// two columns that neighbours share once. Only the frequency of the ones sees a constant, such as
-// the middle of a byte's range, 36 times.
-template <bool SIGNED, WinoLength HEIGHT, WinoLength WIDTH>
-TY_INLINE void wino_input(const WinoRows &rows, int64_t x, int64_t count, int64_t c, WinoMask mask,
-                          int16_t *to, int64_t v_row, int64_t step) {
+// Transforms the columns 2 and on of a tile at column x that lies in the image.
+template <bool SIGNED, bool ALL, WinoLength HEIGHT, WinoLength WIDTH>
+TY_INLINE void wino_columns(const WinoRows &rows, int64_t x, int64_t c, WinoMask mask,
+                            w16 (&to)[4][6]) {
+  const int64_t first = (x + 2) * rows.pixel + c;
+#pragma GCC unroll 4
+  for (int j = 0; j < wino_values<WIDTH> - 2; ++j) {
+    w16 d[6];
+#pragma GCC unroll 6
+    for (int i = 0; i < wino_values<HEIGHT>; ++i)
+      d[i] = w16_load<SIGNED, ALL>(rows.start[i] + first + j * rows.pixel, mask);
+    wino_forward<HEIGHT>(d, to[j]);
+  }
+}
+
+// Transforms `count` tiles next to each other from column x on, for up to WINO_LANES channels, or
+// for as many (ALL); the two columns that neighbours share once. Only the frequency of the ones
+// sees a constant, such as the middle of a byte's range, 36 times.
+template <bool SIGNED, bool ALL, WinoLength HEIGHT, WinoLength WIDTH>
+void wino_input(const WinoRows &rows, int64_t x, int64_t count, int64_t c, WinoMask mask,
+                int16_t *to, int64_t v_row, int64_t step) {
   w16 shared[2][6];
-  wino_column<SIGNED, HEIGHT>(rows, x, c, mask, shared[0]);
-  wino_column<SIGNED, HEIGHT>(rows, x + 1, c, mask, shared[1]);
+  wino_column<SIGNED, ALL, HEIGHT>(rows, x, c, mask, shared[0]);
+  wino_column<SIGNED, ALL, HEIGHT>(rows, x + 1, c, mask, shared[1]);
   for (int64_t tile = 0; tile < count; ++tile, x += WINO_OUT, to += v_row) {
     w16 fresh[4][6];
+    if (rows.inside && x + wino_values<WIDTH> <= rows.width) {
+      wino_columns<SIGNED, ALL, HEIGHT, WIDTH>(rows, x, c, mask, fresh);
+    } else {
 #pragma GCC unroll 4
-    for (int j = 2; j < wino_values<WIDTH>; ++j)
-      wino_column<SIGNED, HEIGHT>(rows, x + j, c, mask, fresh[j - 2]);
+      for (int j = 2; j < wino_values<WIDTH>; ++j)
+        wino_column<SIGNED, ALL, HEIGHT>(rows, x + j, c, mask, fresh[j - 2]);
+    }
+    int16_t *row_to = to;
 #pragma GCC unroll 6
-    for (int i = 0; i < 6; ++i) {
+    for (int i = 0; i < 6; ++i, row_to += 6 * step) {
+      // Six addresses from one and a few distances, instead of 36 that do not fit the registers.
+      asm("" : "+r"(row_to));
       if (!wino_has<HEIGHT>(i)) continue;
       w16 found[6], row[6] = {shared[0][i], shared[1][i], fresh[0][i], fresh[1][i]};
       if (WIDTH == WINO_WHOLE) {
@@ -141,7 +165,7 @@ TY_INLINE void wino_input(const WinoRows &rows, int64_t x, int64_t count, int64_
       if (i == 1 && !SIGNED) found[1] = w16_sub(found[1], w16_set1(36 * 128));
 #pragma GCC unroll 6
       for (int j = 0; j < 6; ++j)
-        if (wino_has<WIDTH>(j)) w16_store(to + (i * 6 + j) * step, found[j]);
+        if (wino_has<WIDTH>(j)) w16_store(row_to + j * step, found[j]);
     }
   }
 }

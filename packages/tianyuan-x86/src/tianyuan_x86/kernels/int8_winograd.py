@@ -40,7 +40,7 @@ def _rows(shape: Shape) -> tuple[int, int, int]:
     """Return the rows of 64 bytes of direct panels, of magnitudes and of transformed panels."""
     o, i = int(shape[0]), int(shape[1])
     blocks, fours = -(-o // 16), -(-i // 4)
-    return blocks * (q8.panel_rows(9 * fours) + 1), blocks, blocks * _FREQUENCIES * 2 * fours
+    return blocks * (q8.panel_rows(9 * fours) + 1), blocks, blocks * _FREQUENCIES * (1 + 2 * fours)
 
 
 def _extents(shape: Shape) -> Shape:
@@ -76,13 +76,15 @@ def _magnitudes(part: np.ndarray) -> np.ndarray:
 def _transform(part: np.ndarray, panel: np.ndarray) -> None:
     """Write the transforms of up to 16 outputs, pairs of inputs next to each other."""
     o, i = part.shape[:2]
-    padded = np.zeros((3, 3, 16, 2 * panel.shape[2]), np.int16)
+    padded = np.zeros((3, 3, 16, 2 * panel.shape[2] - 2), np.int16)
     padded[:, :, :o, :i] = part.transpose(2, 3, 0, 1)
     words = np.ascontiguousarray(padded.view(np.int32).swapaxes(2, 3))
     pairs = words.view(np.int16).reshape(3, 3, -1, 16, 2)
     rows = np.empty((6, *pairs.shape[1:]), np.int16)
     _spread(pairs, rows)
-    _spread(rows.swapaxes(0, 1), panel.swapaxes(0, 1))
+    _spread(rows.swapaxes(0, 1), panel.swapaxes(0, 1)[:, :, 1:])
+    neighbours = np.einsum("xykoi,xykoi->xyo", panel[:, :, 1::2], panel[:, :, 2::2], dtype=np.int32)
+    panel[:, :, 0].view(np.int32)[..., 0] = neighbours
 
 
 def _spread(taps: np.ndarray, points: np.ndarray) -> None:
@@ -147,7 +149,7 @@ def _workspace(tier: str, call: Call) -> int:
     tiles = int(g.n * -(-g.oh // 4) * -(-g.ow // 4))
     block = -(-tiles // -(-tiles // fit))
     frequency = (-(-block * room * 2 // 64) | 1) * 64
-    own = _FREQUENCIES * frequency + blocks * (block * _TILE_BYTES + _ROW_BYTES)
+    own = _FREQUENCIES * frequency + geo.round_up(4 * _FREQUENCIES * block, 64) + blocks * (block * _TILE_BYTES + _ROW_BYTES)
     size = 2 * q8.table_bytes(g.o) + geo.round_up(q8.channels(g.c), 64) + own * call.threads
     return max(size, int8_conv.direct_workspace(tier, call))
 
