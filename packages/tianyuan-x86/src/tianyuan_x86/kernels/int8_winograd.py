@@ -8,6 +8,10 @@ has an inverse, so a sum is known modulo 2^26: exactly, where it is known to lie
 It does where the magnitudes of its weights sum to less than 2^18; the kernel looks, and multiplies
 directly where one sum does not. Of up to 227 channels all do.
 
+Pairs of neighbouring channels may be multiplied by half of the multiplications: (a + q)(b + p) is
+ap + bq and ab + pq. The first of the latter is summed with a tile, the second, known with the
+weights, lies before them.
+
 Where up to two rows or columns are left for the last tiles, these are F(2, 3): its four points are
 among those of F(4, 3), so that they take the same weights, and leave out the others. A plane of
 14 x 14 takes 22^2 products instead of 24^2.
@@ -74,7 +78,10 @@ def _magnitudes(part: np.ndarray) -> np.ndarray:
 
 
 def _transform(part: np.ndarray, panel: np.ndarray) -> None:
-    """Write the transforms of up to 16 outputs, pairs of inputs next to each other."""
+    """Write the transforms of up to 16 outputs, pairs of inputs next to each other.
+
+    The row before them holds sums of products of each other pair with the one behind it.
+    """
     o, i = part.shape[:2]
     padded = np.zeros((3, 3, 16, 2 * panel.shape[2] - 2), np.int16)
     padded[:, :, :o, :i] = part.transpose(2, 3, 0, 1)
@@ -149,7 +156,11 @@ def _workspace(tier: str, call: Call) -> int:
     tiles = int(g.n * -(-g.oh // 4) * -(-g.ow // 4))
     block = -(-tiles // -(-tiles // fit))
     frequency = (-(-block * room * 2 // 64) | 1) * 64
-    own = _FREQUENCIES * frequency + geo.round_up(4 * _FREQUENCIES * block, 64) + blocks * (block * _TILE_BYTES + _ROW_BYTES)
+    own = (
+        _FREQUENCIES * frequency
+        + geo.round_up(4 * _FREQUENCIES * block, 64)
+        + blocks * (block * _TILE_BYTES + _ROW_BYTES)
+    )
     size = 2 * q8.table_bytes(g.o) + geo.round_up(q8.channels(g.c), 64) + own * call.threads
     return max(size, int8_conv.direct_workspace(tier, call))
 
