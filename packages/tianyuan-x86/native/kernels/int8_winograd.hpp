@@ -117,7 +117,7 @@ TY_INLINE void wino_column(const WinoRows &rows, int64_t x, int64_t c, WinoMask 
   wino_forward<HEIGHT>(d, to);
 }
 
-// Transforms the columns 2 and on of a tile at column x that lies in the image.
+// Transforms the columns 2 and on of a tile at column x, all of which lie in the image.
 template <bool SIGNED, bool ALL, WinoLength HEIGHT, WinoLength WIDTH>
 TY_INLINE void wino_columns(const WinoRows &rows, int64_t x, int64_t c, WinoMask mask,
                             w16 (&to)[4][6]) {
@@ -143,7 +143,7 @@ void wino_input(const WinoRows &rows, int64_t x, int64_t count, int64_t c, WinoM
   wino_column<SIGNED, ALL, HEIGHT>(rows, x + 1, c, mask, shared[1]);
   for (int64_t tile = 0; tile < count; ++tile, x += WINO_OUT, to += v_row) {
     w16 fresh[4][6];
-    if (rows.inside && x + wino_values<WIDTH> <= rows.width) {
+    if (rows.inside && x >= -2 && x + wino_values<WIDTH> <= rows.width) {
       wino_columns<SIGNED, ALL, HEIGHT, WIDTH>(rows, x, c, mask, fresh);
     } else {
 #pragma GCC unroll 4
