@@ -8,6 +8,8 @@
 // the direct panels are multiplied.
 #include "int8_winograd.hpp"
 
+#include <cpuid.h>
+
 namespace TY_ISA {
 namespace {
 
@@ -27,7 +29,16 @@ enum { MAX_ROWS = 6, MAX_BLOCKS = 1, HALVED_ROWS = 6 };
 // where multiplications keep only half of the vector units busy.
 bool halving_pays() {
 #if TY_VF == 16
-  return __builtin_cpu_is("amd") != 0;
+  // Asked once: virtual machines take microseconds to answer.
+  static int known = 0;
+  int found = __atomic_load_n(&known, __ATOMIC_RELAXED);
+  if (found == 0) {
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    __get_cpuid(0, &eax, &ebx, &ecx, &edx);
+    found = ebx == signature_AMD_ebx && ecx == signature_AMD_ecx ? 1 : -1;
+    __atomic_store_n(&known, found, __ATOMIC_RELAXED);
+  }
+  return found > 0;
 #else
   return false;
 #endif

@@ -136,8 +136,8 @@ TY_INLINE void wino_columns(const WinoRows &rows, int64_t x, int64_t c, WinoMask
 // for as many (ALL); the two columns that neighbours share once. Only the frequency of the ones
 // sees a constant, such as the middle of a byte's range, 36 times.
 template <bool SIGNED, bool ALL, WinoLength HEIGHT, WinoLength WIDTH>
-void wino_input(const WinoRows &rows, int64_t x, int64_t count, int64_t c, WinoMask mask,
-                int16_t *to, int64_t v_row, int64_t step) {
+static inline void wino_input(const WinoRows &rows, int64_t x, int64_t count, int64_t c,
+                              WinoMask mask, int16_t *to, int64_t v_row, int64_t step) {
   w16 shared[2][6];
   wino_column<SIGNED, ALL, HEIGHT>(rows, x, c, mask, shared[0]);
   wino_column<SIGNED, ALL, HEIGHT>(rows, x + 1, c, mask, shared[1]);
