@@ -90,7 +90,9 @@ def _transform(part: np.ndarray, panel: np.ndarray) -> None:
     rows = np.empty((6, *pairs.shape[1:]), np.int16)
     _spread(pairs, rows)
     _spread(rows.swapaxes(0, 1), panel.swapaxes(0, 1)[:, :, 1:])
-    neighbours = np.einsum("xykoi,xykoi->xyo", panel[:, :, 1::2], panel[:, :, 2::2], dtype=np.int32)
+    lines = panel.reshape(_FREQUENCIES, -1, 32)
+    sums = np.einsum("fkl,fkl->fl", lines[:, 1::2], lines[:, 2::2], dtype=np.int32)
+    neighbours = sums.reshape(6, 6, 16, 2).sum(axis=-1, dtype=np.int32)
     panel[:, :, 0].view(np.int32)[..., 0] = neighbours
 
 
