@@ -66,6 +66,11 @@ uint32_t os_features(uint32_t leaf1_ecx, bool has_tiles) {
   return found;
 }
 
+uint32_t maker() {
+  const Registers name = cpuid(0, 0);
+  return name.ebx == signature_AMD_ebx && name.ecx == signature_AMD_ecx ? TY_X86_AMD : 0u;
+}
+
 uint32_t detect() {
   const Registers leaf1 = cpuid(1, 0), leaf7 = cpuid(7, 0), leaf71 = cpuid(7, 1);
   uint32_t found = bit(leaf1.ecx, 1, TY_X86_PCLMUL) | bit(leaf1.ecx, 12, TY_X86_FMA) |
@@ -76,7 +81,7 @@ uint32_t detect() {
                    bit(leaf7.edx, 22, TY_X86_AMX_BF16) | bit(leaf7.edx, 24, TY_X86_AMX_TILE) |
                    bit(leaf7.edx, 25, TY_X86_AMX_INT8) | bit(leaf71.eax, 4, TY_X86_AVX_VNNI) |
                    bit(leaf71.eax, 5, TY_X86_AVX512_BF16);
-  return found | os_features(leaf1.ecx, (found & TY_X86_AMX_TILE) != 0);
+  return found | maker() | os_features(leaf1.ecx, (found & TY_X86_AMX_TILE) != 0);
 }
 
 #else

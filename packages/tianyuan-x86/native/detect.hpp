@@ -22,6 +22,7 @@ enum ty_x86_feature : uint32_t {
   TY_X86_OS_ZMM = 1u << 15,
   TY_X86_OS_TILE = 1u << 16,  // XCR0 has the tile state, the kernel permits it to this process
   TY_X86_PCLMUL = 1u << 17,
+  TY_X86_AMD = 1u << 18,  // who made it, which says what its vector units do at once
 };
 
 namespace tianyuan_x86 {

@@ -35,6 +35,7 @@ py::dict feature_dict() {
       {"os_zmm", TY_X86_OS_ZMM},
       {"os_tile", TY_X86_OS_TILE},
       {"pclmulqdq", TY_X86_PCLMUL},
+      {"amd", TY_X86_AMD},
   };
   const uint32_t found = tianyuan_x86_api()->features();
   py::dict result;

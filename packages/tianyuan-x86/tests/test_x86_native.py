@@ -249,6 +249,8 @@ def test_report_tells_features_and_tier(monkeypatch: pytest.MonkeyPatch) -> None
     for name in ("avx2", "fma", "f16c", "bmi2", "avx512f", "avx512bw", "avx512dq", "avx512vl",
                  "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "pclmulqdq"):  # fmt: skip
         assert report["features"][name] == (name in flags), name
+    with open("/proc/cpuinfo") as info:
+        assert report["features"]["amd"] == ("AuthenticAMD" in info.read())
     assert report["tier"] == report["tiers"][0]
     assert "unavailable" not in report
     monkeypatch.setenv("TIANYUAN_ISA", "avx2")

@@ -8,8 +8,6 @@
 // the direct panels are multiplied.
 #include "int8_winograd.hpp"
 
-#include <cpuid.h>
-
 namespace TY_ISA {
 namespace {
 
@@ -24,25 +22,6 @@ enum { MAX_ROWS = 7, MAX_BLOCKS = 4, HALVED_ROWS = 12 };
 #else
 enum { MAX_ROWS = 6, MAX_BLOCKS = 1, HALVED_ROWS = 6 };
 #endif
-
-// Whether half of the multiplications are saved. Two additions of 16-bit integers beside each pay
-// where multiplications keep only half of the vector units busy.
-bool halving_pays() {
-#if TY_VF == 16
-  // Asked once: virtual machines take microseconds to answer.
-  static int known = 0;
-  int found = __atomic_load_n(&known, __ATOMIC_RELAXED);
-  if (found == 0) {
-    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-    __get_cpuid(0, &eax, &ebx, &ecx, &edx);
-    found = ebx == signature_AMD_ebx && ecx == signature_AMD_ecx ? 1 : -1;
-    __atomic_store_n(&known, found, __ATOMIC_RELAXED);
-  }
-  return found > 0;
-#else
-  return false;
-#endif
-}
 
 // Tiles of a shape: those of all images follow each other.
 struct Kind {
@@ -86,7 +65,7 @@ void plan_kinds(Wino *w) {
   }
 }
 
-void plan_tiles(Wino *w, int64_t threads) {
+void plan_tiles(Wino *w, int64_t threads, bool halved) {
   const Q8ConvShape &s = w->s;
   w->channels = q8_channels(s.c);
   w->c_room = round_up(s.c, WINO_LANES);
@@ -103,7 +82,7 @@ void plan_tiles(Wino *w, int64_t threads) {
   w->blocks = ceil_div(w->tiles, w->block);
   // Sums of few tiles stay in the first cache; many weights should pass it seldom.
   w->group = MAX_BLOCKS > 1 && s.c < MANY_CHANNELS ? GROUP / 2 : GROUP;
-  w->halved = halving_pays();
+  w->halved = halved;
   if (w->halved && s.c < MANY_CHANNELS)
     w->group = ceil_div(w->block, ceil_div(w->block, HALVED_ROWS));
   w->v_row = w->c_room;
@@ -605,14 +584,14 @@ void run_blocks(const ty_ctx *ctx, const Wino &w, char *own, int64_t v_bytes, in
   });
 }
 
-int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *attrs,
-        void *workspace) {
+int run_as(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *attrs,
+           void *workspace, bool halved) {
   const auto &a = *reinterpret_cast<const ty_conv2d_quantized_attrs *>(attrs);
   Wino w = {};
   w.s = q8_conv_shape(a, inputs, outputs[0]);
   const Q8ConvShape &s = w.s;
   if (s.n * s.o * s.oh * s.ow == 0) return 0;
-  plan_tiles(&w, ctx->threads);
+  plan_tiles(&w, ctx->threads, halved);
   w.is_signed = inputs[0].dtype == TY_INT8;
   Q8Scratch scratch = {static_cast<char *>(workspace)};
   Q8Columns columns = {static_cast<int32_t *>(scratch.take(q8_columns_bytes(s.o))), nullptr,
@@ -644,8 +623,25 @@ int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty
   return 0;
 }
 
+int run(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs, const ty_attrs *attrs,
+        void *workspace) {
+  return run_as(ctx, inputs, outputs, attrs, workspace, false);
+}
+
+#if TY_VF == 16
+int run_halved(const ty_ctx *ctx, const ty_tensor *inputs, ty_tensor *outputs,
+               const ty_attrs *attrs, void *workspace) {
+  return run_as(ctx, inputs, outputs, attrs, workspace, true);
+}
+#define WINO_HALVED                                            \
+  , TY_KERNEL(run_halved, "conv2d_q8", "winograd_halved_f43"), \
+      TY_KERNEL(run_halved, "conv2d_q8", "winograd_halved_f43_unbiased")
+#else
+#define WINO_HALVED
+#endif
+
 }  // namespace
 }  // namespace TY_ISA
 
 TY_EXPORT_KERNELS(int8_winograd, TY_KERNEL(run, "conv2d_q8", "winograd_f43"),
-                  TY_KERNEL(run, "conv2d_q8", "winograd_f43_unbiased"))
+                  TY_KERNEL(run, "conv2d_q8", "winograd_f43_unbiased") WINO_HALVED)
