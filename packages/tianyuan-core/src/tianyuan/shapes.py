@@ -24,13 +24,16 @@ _OPERATORS: dict[str, Callable[[int, int], int]] = {
 # Called with a Dim whose value decides a branch; set by a trace around the user's own code only.
 on_branch: Callable[[Dim], None] | None = None
 
+# Called with each quotient and remainder, which are one number at many sizes; set likewise.
+on_cut: Callable[[Dim], None] | None = None
+
 
 class Dim(int):
     """An extent that remembers the symbol it came from.
 
     It is an int with the value of the example at hand; arithmetic keeps the expression, so that a
-    graph traced at one size can be specialised to another. A comparison or a conversion to float
-    returns the example's answer and tells the trace, which then fixes the size.
+    graph traced at one size can be specialised to another. A comparison, an operator on bits or a
+    conversion to float returns the example's answer and tells the trace, which then fixes the size.
     """
 
     expr: Expr
@@ -127,7 +130,25 @@ def _arith(operator: str, left: Any, right: Any) -> Any:
     if not isinstance(left, int) or not isinstance(right, int):
         return NotImplemented
     value = _OPERATORS[operator](int(left), int(right))
-    return Dim(value, _simplify(operator, expr_of(left), expr_of(right)))
+    found = Dim(value, _simplify(operator, expr_of(left), expr_of(right)))
+    if operator in ("//", "%") and on_cut is not None:
+        on_cut(found)
+    return found
+
+
+def _telling(name: str) -> Callable[..., Any]:
+    plain = getattr(int, name)
+
+    def method(self: Dim, *others: Any) -> Any:
+        return plain(self._told(), *others)
+
+    method.__name__ = name
+    return method
+
+
+for _name in ("and", "rand", "or", "ror", "xor", "rxor", "lshift", "rlshift", "rshift", "rrshift",
+              "invert", "abs", "pow", "rpow", "divmod", "rdivmod", "round"):  # fmt: skip
+    setattr(Dim, f"__{_name}__", _telling(f"__{_name}__"))
 
 
 def _simplify(operator: str, left: Expr, right: Expr) -> Expr:

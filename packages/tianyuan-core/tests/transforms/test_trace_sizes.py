@@ -203,3 +203,88 @@ def test_an_extent_of_a_slice_that_stays_one_is_dynamic(name):
             x = np.random.default_rng(n).normal(size=(2, n)).astype("float32")
             want = part(x).sum(axis=1) * part(x).shape[1]
             np.testing.assert_allclose(run(ty.Tensor(x)).numpy(), want, rtol=1e-5, atol=1e-6)
+
+
+CUTS = {
+    "width": lambda x: F.nn.pad(x, ((0, 0), (0, -x.shape[1] % 4))),
+    "pages": lambda x: F.nn.pad(x, ((0, 0), (0, x.shape[1] // 16))),
+    "diagonal": lambda x: F.triu(F.ones((x.shape[1], x.shape[1])), x.shape[1] % 2),
+    "bits": lambda x: x * ((x.shape[1] & 1) + 1),
+    "shifted": lambda x: x * (x.shape[1] >> 2),
+    "power": lambda x: x * x.shape[1] ** 2,
+    "both": lambda x: x * sum(divmod(x.shape[1], 3)),
+}
+
+
+@pytest.mark.parametrize("length", [6, 7, 8])
+@pytest.mark.parametrize("name", CUTS)
+def test_quotients_remainders_and_bits_that_were_taken_as_numbers(name, length):
+    """A number may be the same at the example's size and at twice of it."""
+    function = CUTS[name]
+    run = trace(function, dynamic_shapes={"x": {1: "t"}})
+    fixed = trace(function, capture_as_const=True)
+    fixed(ty.Tensor(np.ones((2, length), "float32")))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for t in (length, 5, 6, 7, 8, 9, 16, 33):
+            x = ty.Tensor(np.random.default_rng(t).normal(size=(2, t)).astype("float32"))
+            np.testing.assert_allclose(run(x).numpy(), function(x).numpy(), rtol=1e-6)
+        with pytest.raises(TraceError, match="dimension t is used as a plain number at"):
+            fixed.dump(io.BytesIO(), dynamic_shapes={"x": {1: "t"}})
+
+
+def test_pages_that_stay_symbols_are_dynamic():
+    model = dumped(
+        lambda x: x[:, : x.shape[1] // 4 * 4], [np.ones((2, 8), "float32")],
+        dynamic_shapes={"x": {1: "t"}},
+    )  # fmt: skip
+    for t in (4, 7, 8, 13):
+        x = np.random.default_rng(t).normal(size=(2, t)).astype("float32")
+        np.testing.assert_array_equal(answer(model, {"x": x}), x[:, : t // 4 * 4])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x[:4] if len(x[:4]) == 4 else [][0],
+        lambda x: x * {5: 2.0}[int(x.shape[0])],
+        lambda x: x * ty.Tensor(np.ones((5, 1), "float32") + np.zeros((x.shape[0], 1), "float32")),
+    ],
+    ids=["slice", "dict", "numpy"],
+)
+def test_a_function_that_raises_its_own_errors_elsewhere_runs_where_it_can(function):
+    run = trace(function, dynamic_shapes={"x": {0: "n"}})
+    x = ty.Tensor(np.random.default_rng(0).normal(size=(5, 3)).astype("float32"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        np.testing.assert_allclose(run(x).numpy(), function(x).numpy())
+
+
+@pytest.mark.parametrize(
+    "row", [np.ones((1, 4), "float32"), np.float32([1, 2, 3, 4])], ids=["row", "vector"]
+)
+def test_rows_that_are_set_are_dynamic(row):
+    """At a size of 1 nothing is broadcast, which is no other graph."""
+
+    def function(a):
+        y = a * 1
+        y[:2] = ty.Tensor(row)
+        return y
+
+    model = dumped(function, [np.ones((10, 4), "float32")], dynamic_shapes={"a": {0: "n"}})
+    for n in (1, 2, 3, 7):
+        a = np.random.default_rng(n).normal(size=(n, 4)).astype("float32")
+        want = a.copy()
+        want[:2] = row
+        np.testing.assert_array_equal(answer(model, {"a": a}), want)
+
+
+def test_a_function_runs_few_times_however_many_slices_it_takes():
+    calls = []
+
+    def function(x):
+        calls.append(x.shape)
+        return sum(x[:, :n].sum() for n in range(2, 40))
+
+    trace(function, dynamic_shapes={"x": {1: "t"}})(ty.Tensor(np.ones((2, 50), "float32")))
+    assert len(calls) <= 4

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import TianyuanError
 from ..graph.graph import Constant, Graph
 from ..imperative import dispatch
 from ..imperative.tensor import Tensor
@@ -148,12 +147,13 @@ class Recorder:
         examples: Mapping[str, int],
         second: dict[str, int],
     ) -> tuple[dict[str, int], str | None]:
-        """Probe at sizes that the ends of slices depend on, where those tried so far do not reach.
+        """Probe at sizes that move ends of slices, quotients and remainders that did not move yet.
 
-        The size of ``x[:2]`` is 2 at all sizes but 1. Sizes that the code refuses tell nothing.
+        The size of ``x[:2]`` is 2 at all sizes but 1, ``x.shape[0] % 2`` is 0 at 6 and 12. Sizes
+        that the code refuses tell nothing.
         """
-        for moved in sizes.unmoved(made.graph, examples, second):
-            where = self._difference(made, specs, moved)
+        for moved in sizes.unmoved(made.graph, made.tracer.cuts, examples, second):
+            where = self._difference(made, specs, moved, broadcasts=1 not in moved.values())
             if where is not None and not where.startswith(_REFUSED):
                 return moved, where
         return second, None
@@ -183,25 +183,29 @@ class Recorder:
         if usual == examples:
             return specs, self._once(specs)
         doubled = {symbol: 2 * size for symbol, size in examples.items()}  # a sum stays one
-        refused: TianyuanError | None = None
+        refused: Exception | None = None
         for chosen in (usual, doubled) if min(doubled.values()) > 1 else (usual,):
             wider = sizes.resized(specs, chosen)
             try:
                 return wider, self._once(wider)
-            except TianyuanError as error:
+            except Exception as error:  # the function's own, which may bear no other size
                 refused = refused or error
         self._once(specs)  # raises where the fault is not in the size
         assert refused is not None
         raise SymbolFixed(set(examples), _refused(refused))
 
     def _difference(
-        self, made: Recording, specs: Sequence[TensorSpec], chosen: Mapping[str, int]
+        self,
+        made: Recording,
+        specs: Sequence[TensorSpec],
+        chosen: Mapping[str, int],
+        broadcasts: bool = True,
     ) -> str | None:
         try:
             twin = self._once(sizes.resized(specs, chosen))
-        except TianyuanError as error:
+        except Exception as error:  # the function's own, which may bear no other size
             return _refused(error)
-        line = sizes.first_difference(made.graph, twin.graph)
+        line = sizes.first_difference(made.graph, twin.graph, broadcasts)
         return None if line is None else f"is used as a plain number at {line}"
 
     def _once(self, specs: Sequence[TensorSpec]) -> Recording:
@@ -229,7 +233,7 @@ class Recorder:
         return Recording(tracer, graph, structure, len(leaves), grads, tuple(changed))
 
 
-def _refused(error: TianyuanError) -> str:
+def _refused(error: Exception) -> str:
     return f"{_REFUSED} at {dispatch.raising_line(error)} ({error})"
 
 

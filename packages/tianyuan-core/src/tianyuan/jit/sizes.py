@@ -7,7 +7,8 @@ the example sizes, a size was baked in.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -43,28 +44,29 @@ def resized(specs: Sequence[TensorSpec], sizes: Mapping[str, int]) -> list[Tenso
 
 
 def unmoved(
-    graph: Graph, first: Mapping[str, int], second: Mapping[str, int]
+    graph: Graph, cuts: Iterable[shapes.Expr], first: Mapping[str, int], second: Mapping[str, int]
 ) -> list[dict[str, int]]:
-    """Return sizes at which extents differ that are one number at both of two, as clamped ones are.
+    """Return sizes at which what is one number at both of two differs.
 
-    Each is ``first`` with another size of one symbol, the closest that serves of those around the
-    numbers in the extent.
+    That are clamped extents of the graph, and ``cuts``: quotients and remainders. Each of the sizes
+    is ``first`` with another size of one symbol, the closest that serves of those around itself and
+    around the numbers in an expression; one that serves several expressions stands once.
     """
-    found: dict[tuple[str, int], None] = {}
     extents = {n.expr for node in graph.nodes for v in node.outputs for n in v.spec.shape
                if isinstance(n, shapes.Dim)}  # fmt: skip
-    for expr in sorted(extents, key=repr):
+    found: list[dict[str, int]] = []
+    exprs = {expr for expr in extents if _is_clamped(expr)} | set(cuts)
+    for expr in sorted(exprs, key=lambda expr: (max(_numbers(expr), default=0), repr(expr))):
         known = shapes.evaluate_expr(expr, first)
-        if not _is_clamped(expr) or known != shapes.evaluate_expr(expr, second):
+        if any(shapes.evaluate_expr(expr, sizes) != known for sizes in (second, *found)):
             continue
         for symbol in sorted(shapes.symbols_of(expr)):
-            near = {n + step for n in (1, *_numbers(expr)) for step in (-1, 0, 1)}
-            tried = [n for _, n in sorted((abs(n - first[symbol]), n) for n in near if n > 0)]
-            values = ((n, shapes.evaluate_expr(expr, {**first, symbol: n})) for n in tried)
-            moved = next((n for n, value in values if value != known), None)
-            if moved is not None:
-                found.setdefault((symbol, moved))
-    return [{**first, symbol: size} for symbol, size in found]
+            near = {n + step for n in (1, first[symbol], *_numbers(expr)) for step in (-1, 0, 1)}
+            ordered = sorted((abs(n - first[symbol]), n) for n in near if n > 0)
+            tried = ({**first, symbol: n} for _, n in ordered)
+            moved = (sizes for sizes in tried if shapes.evaluate_expr(expr, sizes) != known)
+            found.extend(itertools.islice(moved, 1))
+    return found
 
 
 def _is_clamped(expr: shapes.Expr) -> bool:
@@ -80,8 +82,12 @@ def _numbers(expr: shapes.Expr) -> set[int]:
     return {abs(expr)} if isinstance(expr, int) else set()
 
 
-def first_difference(first: Graph, second: Graph) -> str | None:
-    """Return where two traces of one function part ways, or None where they are one."""
+def first_difference(first: Graph, second: Graph, broadcasts: bool = True) -> str | None:
+    """Return where two traces of one function part ways, or None where they are one.
+
+    Without ``broadcasts``, values that are broadcast count as what they were before: at a size of 1
+    nothing is there to be repeated.
+    """
     numbers: dict[Value, int] = {}
     others: dict[Value, int] = {}
     for values, more in ((first.inputs, second.inputs), (first.states, second.states)):
@@ -89,33 +95,39 @@ def first_difference(first: Graph, second: Graph) -> str | None:
             return "the number of inputs"
         for one, other in zip(values, more, strict=True):
             numbers[one] = others[other] = len(numbers)
-    for node, twin in zip(first.nodes, second.nodes, strict=False):
-        if not _same_node(node, twin, first, second, numbers, others):
+    nodes, sources = _steps(first, broadcasts)
+    twins, origins = _steps(second, broadcasts)
+    for node, twin in zip(nodes, twins, strict=False):
+        if node.op is not twin.op or len(node.inputs) != len(twin.inputs):
+            return node.origin
+        for one, other in zip(node.inputs, twin.inputs, strict=True):
+            one, other = sources.get(one, one), origins.get(other, other)
+            if one in first.constants or other in second.constants:
+                if not _same_constant(first.constants.get(one), second.constants.get(other)):
+                    return node.origin
+            elif numbers.get(one) != others.get(other):
+                return node.origin
+        if not _same_node(node, twin):
             return node.origin
         for one, other in zip(node.outputs, twin.outputs, strict=True):
             numbers[one] = others[other] = len(numbers)
-    if len(first.nodes) != len(second.nodes):
-        longer = max(first, second, key=lambda graph: len(graph.nodes))
-        return longer.nodes[min(len(first.nodes), len(second.nodes))].origin
+    if len(nodes) != len(twins):
+        return max(nodes, twins, key=len)[min(len(nodes), len(twins))].origin
     return None
 
 
-def _same_node(
-    node: Node,
-    twin: Node,
-    first: Graph,
-    second: Graph,
-    numbers: Mapping[Value, int],
-    others: Mapping[Value, int],
-) -> bool:
-    if node.op is not twin.op or len(node.inputs) != len(twin.inputs):
-        return False
-    for one, other in zip(node.inputs, twin.inputs, strict=True):
-        if one in first.constants or other in second.constants:
-            if not _same_constant(first.constants.get(one), second.constants.get(other)):
-                return False
-        elif numbers.get(one) != others.get(other):
-            return False
+def _steps(graph: Graph, broadcasts: bool) -> tuple[list[Node], dict[Value, Value]]:
+    """Return the nodes to compare, and what values stand for where others are left out."""
+    if broadcasts:
+        return graph.nodes, {}
+    sources: dict[Value, Value] = {}
+    for node in graph.nodes:
+        if node.op.name == "broadcast_to":
+            sources[node.outputs[0]] = sources.get(node.inputs[0], node.inputs[0])
+    return [node for node in graph.nodes if node.op.name != "broadcast_to"], sources
+
+
+def _same_node(node: Node, twin: Node) -> bool:
     same_attrs = all(
         _symbolic(getattr(node.attrs, field.name)) == _symbolic(getattr(twin.attrs, field.name))
         for field in fields(node.attrs)

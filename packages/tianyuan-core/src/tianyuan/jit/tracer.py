@@ -78,6 +78,7 @@ class Tracer:
         self.hosts: list[HostInput] = []
         self.host_values: list[Value] = []
         self.guards: list[Guard] = []
+        self.cuts: dict[shapes.Expr, None] = {}  # quotients and remainders of dynamic dimensions
         self.facts = Facts()
         self.grads: dict[int, tuple[Tensor, Tensor | None]] = {}
         self._capture_as_const = capture_as_const
@@ -262,6 +263,11 @@ class Tracer:
                 shapes.symbols_of(dim), f"is used as a plain number at {dispatch.user_line()}"
             )
 
+    def told_cut(self, dim: shapes.Dim) -> None:
+        """Keep what the user's code cut a dynamic dimension to."""
+        if not self._inside:
+            self.cuts.setdefault(dim.expr)
+
     def finish(self) -> None:
         """Turn the writes into state updates."""
         for key, (tensor, new) in self._writes.items():
@@ -285,4 +291,11 @@ def _on_branch(dim: shapes.Dim) -> None:
         recorder.told_branch(dim)
 
 
+def _on_cut(dim: shapes.Dim) -> None:
+    recorder = state.recorder
+    if isinstance(recorder, Tracer):
+        recorder.told_cut(dim)
+
+
 shapes.on_branch = _on_branch
+shapes.on_cut = _on_cut
