@@ -324,8 +324,9 @@ def _watched_layouts(record: PluginRecord, group: LayoutGroup) -> LayoutGroup:
                 raise PluginError(f"layouts have other names, got {[x.name for x in found]}")
         except Exception as error:
             reason = f"layouts {', '.join(group.names)} cannot be described: {_describe(error)}"
-            with _loading:
-                quarantine(record, reason, error)
+            with _loading:  # of threads that ask at once, one reports
+                if record.state == LOADED:
+                    quarantine(record, reason, error)
             raise PluginError(reason) from error
         return found
 

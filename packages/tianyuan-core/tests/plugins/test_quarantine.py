@@ -241,6 +241,26 @@ def test_layouts_that_cannot_be_described(record: PluginRecord, names: tuple[str
         registry.get_layout("odd")
 
 
+def test_layouts_that_fail_in_several_threads_are_reported_once(record: PluginRecord) -> None:
+    meet = Barrier(4)
+
+    def of() -> list[Layout]:
+        meet.wait(10)  # all have asked before one is answered
+        return raising()
+
+    group = LayoutGroup(("odd",), of)
+    plugins.load(record, lambda: plugin_module(tianyuan_layouts=lambda: [group]))
+    plugins.ensure_kernels("cpu")
+
+    with (
+        pytest.warns(PluginWarning, match="layouts odd cannot be described") as caught,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        tasks = [pool.submit(registry.get_layout, "odd") for _ in range(4)]
+        assert all(isinstance(task.exception(), PluginError) for task in tasks)
+    assert len(caught) == 1
+
+
 def test_kernels_that_repack_other_layouts_are_not_described(record: PluginRecord) -> None:
     asked: list[str] = []
 
