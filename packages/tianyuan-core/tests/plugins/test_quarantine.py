@@ -5,7 +5,7 @@ from __future__ import annotations
 import pkgutil
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from threading import Barrier
@@ -241,6 +241,11 @@ def test_layouts_that_cannot_be_described(record: PluginRecord, names: tuple[str
         registry.get_layout("odd")
 
 
+def asked(pool: ThreadPoolExecutor, name: str) -> list[Future[Layout]]:
+    """Ask for a layout in four threads."""
+    return [pool.submit(registry.get_layout, name) for _ in range(4)]
+
+
 def test_layouts_that_fail_in_several_threads_are_reported_once(record: PluginRecord) -> None:
     meet = Barrier(4)
 
@@ -252,12 +257,10 @@ def test_layouts_that_fail_in_several_threads_are_reported_once(record: PluginRe
     plugins.load(record, lambda: plugin_module(tianyuan_layouts=lambda: [group]))
     plugins.ensure_kernels("cpu")
 
-    with (
-        pytest.warns(PluginWarning, match="layouts odd cannot be described") as caught,
-        ThreadPoolExecutor(4) as pool,
-    ):
-        tasks = [pool.submit(registry.get_layout, "odd") for _ in range(4)]
-        assert all(isinstance(task.exception(), PluginError) for task in tasks)
+    pool = ThreadPoolExecutor(4)
+    with pytest.warns(PluginWarning, match="layouts odd cannot be described") as caught:
+        faults = [task.exception() for task in asked(pool, "odd")]
+    assert all(isinstance(fault, PluginError) for fault in faults)
     assert len(caught) == 1
 
 
