@@ -141,6 +141,7 @@ def test_options_are_those_of_the_function(source, samples, tmp_path, options, m
     [
         (None, [], "samples are missing"),
         (lambda p: np.savez(p / "s.npz", x=data(4, 8)), ["s.npz"], "other arrays than the model"),
+        (lambda p: np.savez(p / "s.npz", x=data(4, 8), yy=data(4, 4)), ["s.npz"], "got x, yy, exp"),
         (lambda p: np.savez(p / "s.npz", x=data(4, 8), y=data(3, 4)), ["s.npz"], "differ in count"),
         (lambda p: np.savez(p / "s.npz", x=data(0, 8), y=data(0, 4)), ["s.npz"], "no calibration"),
         (lambda p: np.savez(p / "s.npz", x=data(4, 8) * np.nan, y=data(4, 4)), ["s.npz"],

@@ -49,8 +49,8 @@ def quantize_model(
     Args:
         model: a ``.tym`` or ``.onnx`` file of floats.
         calibration: ``.npy`` of samples of the only input, ``.npz`` with one array per input (by
-            name, else in order), or a folder of such files; needed unless only weights are
-            quantised.
+            name, or in order where no name is an input's), or a folder of such files; needed
+            unless only weights are quantised.
         output: the ``.tym`` file to write.
         batch: samples per run; where the model fixes how many it takes, a multiple of that.
         per_channel: whether each output channel of a weight has a scale of its own.
@@ -164,8 +164,8 @@ def _arrays(path: Path, inputs: Sequence[str]) -> list[np.ndarray]:
     if isinstance(found, np.ndarray):
         return [found]
     with found:
-        names = list(inputs) if set(inputs) <= set(found.files) else found.files
-        if len(names) != len(inputs):
+        names = list(inputs) if set(inputs) & set(found.files) else found.files
+        if len(names) != len(inputs) or not set(names) <= set(found.files):
             raise AttrError(
                 f"quantize: {path} has other arrays than the model has inputs, got "
                 f"{', '.join(found.files)}, expected {', '.join(inputs)}"
