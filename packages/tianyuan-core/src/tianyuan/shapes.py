@@ -251,6 +251,29 @@ def format_expr(expr: Expr) -> str:
     return str(expr)
 
 
+def range_of(expr: Expr) -> tuple[float, float]:
+    """Return numbers between which an expression stays, for all sizes of its symbols from 1 on.
+
+    >>> range_of(("-", "t", 1)), range_of(("min", "t", 4)), range_of(("-", "t", "n"))
+    ((0, inf), (1, 4), (-inf, inf))
+    """
+    if not isinstance(expr, tuple):
+        return (expr, expr) if isinstance(expr, int) else (1, math.inf)
+    operator, (low, high), (least, most) = expr[0], range_of(expr[1]), range_of(expr[2])
+    if operator == "+":
+        return low + least, high + most
+    if operator == "-":
+        return low - most, high - least
+    if operator in ("max", "min"):
+        extreme = _OPERATORS[operator]
+        return extreme(low, least), extreme(high, most)  # type: ignore[arg-type]
+    if low >= 0 and least > 0:
+        if operator == "*":
+            return low * least, high * most
+        return 0, high if operator == "//" else min(high, most - 1)
+    return -math.inf, math.inf
+
+
 def evaluate_expr(expr: Expr, sizes: Mapping[str, int]) -> int:
     """Compute an expression for concrete sizes of its symbols.
 

@@ -288,3 +288,52 @@ def test_a_function_runs_few_times_however_many_slices_it_takes():
 
     trace(function, dynamic_shapes={"x": {1: "t"}})(ty.Tensor(np.ones((2, 50), "float32")))
     assert len(calls) <= 4
+
+
+MOVING = {
+    "end": lambda x: x[: x.shape[0] - 3],
+    "start": lambda x: x[x.shape[0] - 3 :],
+    "both": lambda x: x[x.shape[0] - 5 : x.shape[0] - 2],
+    "falling": lambda x: x[3 - x.shape[0] :],
+    "backwards": lambda x: x[: x.shape[0] - 3 : -1],
+    "from": lambda x: x[x.shape[0] - 3 :: -1],
+    "half": lambda x: x[: x.shape[0] // 2 - 2],
+    "double": lambda x: x[0 : 2 * x.shape[0] - 9],
+    "window": lambda x: x[x.shape[0] - 6 :][:3],
+    "always from the end": lambda x: x[-x.shape[0] // 2 - 1 :],
+}
+
+
+def cases_of(function):
+    for n in range(1, 12):
+        x = np.random.default_rng(n).normal(size=(n, 2)).astype("float32")
+        yield x, function(x)
+
+
+@pytest.mark.parametrize("first", [3, 5, 8])
+@pytest.mark.parametrize("name", MOVING)
+def test_bounds_whose_sign_depends_on_the_size(name, first):
+    """Below 0 they count from the end, as in numpy."""
+    function = MOVING[name]
+    model = dumped(function, [np.ones((first, 2), "float32")], dynamic_shapes={"x": {0: "n"}})
+    for x, want in cases_of(function):
+        np.testing.assert_array_equal(answer(model, {"x": x}), want)
+
+
+@pytest.mark.parametrize("name", MOVING)
+def test_bounds_whose_sign_depends_on_the_size_go_to_onnx(name, tmp_path):
+    runtime = pytest.importorskip("onnxruntime")
+    path, example = tmp_path / "x.onnx", ty.Tensor(np.ones((5, 2), "float32"))
+    ty.onnx.export(MOVING[name], path, example, dynamic_shapes={"x": {0: "n"}})
+    session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    for x, want in cases_of(MOVING[name]):
+        np.testing.assert_array_equal(session.run(None, {"x": x})[0], want)
+
+
+def test_an_index_whose_sign_depends_on_the_size():
+    model = dumped(
+        lambda x: x[x.shape[0] - 3], [np.ones((5, 2), "float32")], dynamic_shapes={"x": {0: "n"}}
+    )
+    for n in (2, 3, 4, 9):
+        x = np.random.default_rng(n).normal(size=(n, 2)).astype("float32")
+        np.testing.assert_array_equal(answer(model, {"x": x}), x[n - 3])

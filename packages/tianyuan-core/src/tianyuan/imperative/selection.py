@@ -11,7 +11,7 @@ from .. import shapes
 from ..errors import AttrError, IndexRangeError, IndexTypeError, ShapeError
 from ..ops.operand import Operand
 from ..records import record
-from ..shapes import Dim, expr_of, format_shape
+from ..shapes import Dim, expr_of, format_shape, range_of
 
 
 @record()
@@ -186,8 +186,18 @@ def _wrapped(index: Any, extent: int, axis: int) -> int:
             f"index: out of range, got {int(index)} for axis {axis}, "
             f"expected {-int(extent)} to {int(extent) - 1}"
         )
-    place: int = index if isinstance(index, int) else int(index)
-    return place + extent if int(place) < 0 else place
+    return _from_start(index if isinstance(index, int) else int(index), extent)
+
+
+def _from_start(place: int, extent: int) -> int:
+    """Count a negative place from the end; where its sign depends on sizes, an expression does."""
+    least, most = range_of(expr_of(place))
+    if most < 0:
+        return place + extent
+    if least >= 0:
+        return place
+    is_negative = _extreme("min", _extreme("max", -place, 0), 1)
+    return place + is_negative * extent
 
 
 def _check_range(index: Any, extent: int, axis: int) -> None:
@@ -226,9 +236,12 @@ def slice_of(item: slice, extent: int) -> tuple[int, int, int]:
 
 def _clamped(bound: Any, extent: int, low: int, high: int) -> int:
     bound = bound if isinstance(bound, int) else bound.__index__()
-    if int(bound) < 0:
+    least, most = range_of(expr_of(bound))
+    if most < 0:
         return _extreme("max", bound + extent, low)
-    return _extreme("min", bound, high)
+    if least >= 0:
+        return _extreme("min", bound, high)
+    return _extreme("max", _extreme("min", _from_start(bound, extent), high), low)
 
 
 def _extreme(which: str, left: int, right: int) -> int:

@@ -130,7 +130,9 @@ class Writer:
             return self.op("Gather", self.op("Shape", source), index, axis=0)
         operator, *sides = expr
         left, right = (self._vector(side) for side in sides)
-        return _ARITHMETIC[operator](self, left, right)
+        if operator == "//" and not shapes.range_of(sides[0])[0] >= 0:  # Div rounds towards 0
+            left = self.op("Sub", left, self.op("Mod", left, right))
+        return self.op(_ARITHMETIC[operator], left, right)
 
     def reshape(self, name: str, before: Sequence[int], after: Sequence[int]) -> str:
         """Reshape a value, by a constant where at most one extent has to be worked out."""
@@ -170,18 +172,14 @@ def _is_kept(before: Sequence[int], axis: int, extent: int) -> bool:
     return same and bool(shapes.symbols_of(extent))
 
 
-def _plain(op_type: str) -> Callable[[Writer, str, str], str]:
-    return lambda writer, left, right: writer.op(op_type, left, right)
-
-
-_ARITHMETIC: dict[str, Callable[[Writer, str, str], str]] = {
-    "+": _plain("Add"),
-    "-": _plain("Sub"),
-    "*": _plain("Mul"),
-    "//": _plain("Div"),  # extents are not negative, so that it rounds down
-    "%": _plain("Mod"),
-    "max": _plain("Max"),
-    "min": _plain("Min"),
+_ARITHMETIC = {
+    "+": "Add",
+    "-": "Sub",
+    "*": "Mul",
+    "//": "Div",
+    "%": "Mod",
+    "max": "Max",
+    "min": "Min",
 }
 
 

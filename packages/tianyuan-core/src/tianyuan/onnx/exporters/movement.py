@@ -73,7 +73,7 @@ def cut(
 ) -> str:
     """Write a slice of the axes that are not taken whole."""
     rows = [
-        (axis, start, start + size * step, step)
+        (axis, *_ends(start, size, step, have), step)
         for axis, (have, start, size, step) in enumerate(
             zip(shape, starts, sizes, steps or (1,) * len(shape), strict=True)
         )
@@ -82,14 +82,22 @@ def cut(
     if not rows:
         return x
     axes, begins, ends, strides = zip(*rows, strict=True)
-    ends = tuple(
-        _BEFORE_ALL if step < 0 and int(end) < 0 else end
-        for end, step in zip(ends, strides, strict=True)
-    )
     return w.op(
         "Slice", x, w.extents(begins), w.extents(ends), w.constant(list(axes), np.int64),
         *((w.constant(list(strides), np.int64),) if set(strides) != {1} else ()),
     )  # fmt: skip
+
+
+def _ends(start: int, size: int, step: int, extent: int) -> tuple[int, int]:
+    """Return start and end of a slice; negative ones in ONNX count from the end of the axis."""
+    if isinstance(start, shapes.Dim) and not shapes.range_of(start.expr)[0] >= 0:  # none is taken
+        start = shapes.Dim(max(int(start), 0), ("max", start.expr, 0))
+    end: int = start + size * step
+    if step < 0 and isinstance(end, shapes.Dim):
+        end = end - extent
+    elif step < 0 and end < 0:
+        end = _BEFORE_ALL
+    return start, end
 
 
 @exporter("slice")
