@@ -139,7 +139,7 @@ def arange(
         for end in (_plain(first), _plain(first) + _plain(step) * (int(count) - 1)):
             dtypes.expect_fits("arange", end, want)
     dynamic = any(isinstance(v, shapes.Dim) for v in (first, step))
-    if dynamic or (want.kind in "iu" and any(abs(v) > _EXACT for v in (first, last, step))):
+    if dynamic or (want.kind in "iu" and any(abs(_plain(v)) > _EXACT for v in (first, last, step))):
         row = _make("arange", device, start=0.0, step=1.0, count=count, dtype=want.name)
         return cast(Tensor, row * step + first)
     return _make(
