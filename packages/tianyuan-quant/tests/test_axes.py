@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 
+import exact
 import numpy as np
 import pytest
 import tianyuan
 import tianyuan.functional as F
 import tianyuan.module as M
 import tianyuan.quantization as Q
+from exact import INPUT, WEIGHT, data, integers, stored
 from tianyuan import jit
 from tianyuan.errors import AttrError, ShapeError
-from tianyuan.functional.quantized import qint8_narrow, quint8
+from tianyuan.functional.quantized import quint8
 from tianyuan.module import qat, quantized
 from tianyuan.utils.module_stats import module_stats
 
 torch = pytest.importorskip("torch")
 
-INPUT, RESULT, WEIGHT = quint8(0.03, 120), quint8(0.2, 90), qint8_narrow(0.02)
+RESULT = quint8(0.2, 90)
+finished = partial(exact.finished, RESULT)
 EXTENTS = {1: (11,), 2: (6, 7), 3: (5, 6, 7)}
 WINDOW = {1: (3,), 2: (3, 2), 3: (2, 3, 2)}
 STRIDE = {1: (2,), 2: (2, 1), 3: (2, 1, 2)}
@@ -27,29 +31,8 @@ DILATION = {1: (2,), 2: (1, 2), 3: (2, 1, 1)}
 NORMS = {1: torch.nn.BatchNorm1d, 2: torch.nn.BatchNorm2d, 3: torch.nn.BatchNorm3d}
 
 
-def data(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
 def one_or_all(sizes):
     return sizes[0] if len(sizes) == 1 else sizes
-
-
-def stored(array, form):
-    q = np.rint((array / np.float32(form.scale)).astype(np.float64)) + form.zero_point
-    return np.clip(q, form.lower, form.upper)
-
-
-def finished(sums, bias, relu):
-    grid = np.float64(INPUT.scale) * WEIGHT.scale
-    sums = sums + np.rint(bias.astype(np.float64) / grid)
-    factor = np.float32(grid / RESULT.scale)
-    q = np.rint((sums.astype(np.float32) * factor).astype(np.float64)) + RESULT.zero_point
-    return np.clip(q, RESULT.zero_point if relu else 0, 255)
-
-
-def integers(array):
-    return quantized.QuantStub(INPUT)(tianyuan.Tensor(array))
 
 
 @pytest.mark.parametrize("groups", [1, 2])

@@ -2,45 +2,29 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import exact
 import numpy as np
 import pytest
 import tianyuan
 import tianyuan.functional as F
 import tianyuan.module as M
 import tianyuan.quantization as Q
+from exact import INPUT, WEIGHT, data, integers, stored
 from tianyuan.errors import AttrError
-from tianyuan.functional.quantized import qint8, qint8_narrow, quint8
+from tianyuan.functional.quantized import qint8, quint8
 from tianyuan.module import qat, quantized
 from tianyuan.utils.module_stats import module_stats
 
 torch = pytest.importorskip("torch")
 
-INPUT, RESULT, WEIGHT = quint8(0.03, 120), quint8(0.07, 90), qint8_narrow(0.02)
-
-
-def data(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-def stored(array, form):
-    q = np.rint((array / np.float32(form.scale)).astype(np.float64)) + form.zero_point
-    return np.clip(q, form.lower, form.upper)
-
-
-def finished(sums, bias, relu=False):
-    grid = np.float64(INPUT.scale) * WEIGHT.scale
-    sums = sums + np.rint(bias.astype(np.float64) / grid)
-    factor = np.float32(grid / RESULT.scale)
-    q = np.rint((sums.astype(np.float32) * factor).astype(np.float64)) + RESULT.zero_point
-    return np.clip(q, RESULT.zero_point if relu else 0, 255)
+RESULT = quint8(0.07, 90)
+finished = partial(exact.finished, RESULT)
 
 
 def centred(array):
     return torch.tensor(stored(array, INPUT) - INPUT.zero_point)
-
-
-def integers(array):
-    return quantized.QuantStub(INPUT)(tianyuan.Tensor(array))
 
 
 @pytest.mark.parametrize("kind", ["Conv2d", "ConvRelu2d", "ConvBn2d", "ConvBnRelu2d"])
